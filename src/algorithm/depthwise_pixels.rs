@@ -191,7 +191,12 @@ impl Algorithm for DepthwisePixels {
                 (edges, cost::beyond_cache(problem, datum_type, machine) * machine.rates.pixel_traffic)
             }
         };
-        let vectors = (of_taps + copied * input + summed + spilled * output) * channels.div_ceil(lanes) + runs + edges;
+        // The rates of layers with one output channel per group were fitted with each pixel copied once.
+        let of_copies = match problem.group_out {
+            1 => copied * input,
+            _ => copied * plan.copied_pixels(input),
+        };
+        let vectors = (of_taps + of_copies + summed + spilled * output) * channels.div_ceil(lanes) + runs + edges;
         plan.cost = (vectors * problem.batch + beyond).rounded();
         Ok(plan)
     }
@@ -328,6 +333,16 @@ impl DepthwisePixels {
         let rows = ((rows - 1).saturating_mul(y.in_step)).saturating_add(reach + 1).min(y.input);
         let slices = outer.iter().map(|axis| axis.shifts().len().min(axis.input)).product::<usize>();
         slices.saturating_mul(rows).saturating_mul(x.input).saturating_mul(self.depths.0)
+    }
+
+    /// The pixels that all blocks copy, of an input of so many. Each block copies the rows that it reads, and a position of
+    /// the outer axes the slices that it reads.
+    fn copied_pixels(&self, input: usize) -> f64 {
+        let (outer, y, _) = self.axes.parts();
+        let blocks = y.grid.div_ceil(self.block_rows);
+        let of_block = self.window(y.grid.div_ceil(blocks.max(1))) / self.depths.0.max(1);
+        let inside: f64 = outer.iter().map(|axis| axis.grid as f64 * axis.share_inside()).product();
+        (blocks.saturating_mul(of_block) as f64 * inside).max(input as f64)
     }
 
     /// The elements of a slice of the outer axes in the copy of a block that holds so many slices.
