@@ -417,6 +417,7 @@ impl Plan {
                 if query.leaves_out(decision.variant()) {
                     return Err("its variant is left out".to_string());
                 }
+                // There is no other choice if the strategy is forced.
                 if sizes == Sizes::All && options.strategy.is_none() && !decision.layout_is_for_all_sizes(&query) {
                     return Err("filters packed for it can't be read for all sizes".to_string());
                 }

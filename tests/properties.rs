@@ -1176,7 +1176,7 @@ fn passes_of_several_panels() -> TractResult<()> {
 /// A direction, groups with their input and output channels, kernel, stride and dilation, and the spatial shape.
 type Equal = (Direction, (usize, usize, usize), (usize, usize, usize), TVec<usize>);
 
-/// Checks a strategy planned for a Zen 3, whose L2 the pixels of the layers exceed by half, on every instruction set. Returns how
+/// Checks layers whose input exceeds half of the L2 of a Zen 3, planned for that machine, on every instruction set. Returns how
 /// many plans say `what`.
 fn on_a_zen3(strategy: Algorithm, layers: &[Equal], padding: (i64, i64), what: &str) -> TractResult<usize> {
     tract_deconv::internals::fill_new_memory(true);

@@ -209,8 +209,8 @@ impl<'a, E: Element> Accumulators<'a, E> {
     /// Computes and stores the sums of some panels of group `g` over all positions of a task, whose
     /// rows are `pitch` positions apart.
     ///
-    /// `sum` writes the sums of a phase's runs: one panel width per position,
-    /// [`PhaseSums::stride`] elements apart.
+    /// `sum` writes the sums of a phase's runs, or adds those of further input channels: one panel width per
+    /// position, [`PhaseSums::stride`] elements apart.
     /// `tile` and `ragged` are working memory.
     ///
     /// # Errors
@@ -231,16 +231,19 @@ impl<'a, E: Element> Accumulators<'a, E> {
         let mut starts = vec![];
         let mut listed = vec![];
         let panels: TVec<Panel> = panels.collect();
-        let sets: TVec<&[Panel]> = panels.chunks(self.shape.passes.map_or(1, |passes| passes.panels)).collect();
-        let passes = self.passes();
+        let group_in = self.problem.group_in;
+        let Passes { channels: pass, panels: at_once } =
+            self.shape.passes.unwrap_or(Passes { channels: group_in, panels: 1 });
+        let sets = panels.len().div_ceil(at_once);
         // Steps that read further tensors read whole pixels of them, which are adjacent.
         let finished_together = self.shape.panels_first && panels.iter().all(|panel| is_whole(task, *panel));
         let (outer, inner) =
-            if self.shape.panels_first { (accumulators.len(), sets.len()) } else { (sets.len(), accumulators.len()) };
+            if self.shape.panels_first { (accumulators.len(), sets) } else { (sets, accumulators.len()) };
         for i in 0..outer {
             for j in 0..inner {
                 let (set, acc_block) =
-                    if self.shape.panels_first { (sets[j], &accumulators[i]) } else { (sets[i], &accumulators[j]) };
+                    if self.shape.panels_first { (j, &accumulators[i]) } else { (i, &accumulators[j]) };
+                let set = &panels[set * at_once..panels.len().min((set + 1) * at_once)];
                 // Runs do not depend on the panel. With a single accumulator block they are
                 // therefore computed only once.
                 if (i, j) == (0, 0) || (accumulators.len() > 1 && (j == 0 || !self.shape.panels_first)) {
@@ -269,37 +272,20 @@ impl<'a, E: Element> Accumulators<'a, E> {
                         }
                         let of_panel = columns * phase_stride;
                         let sums = tile.of(set.len() * of_panel)?;
-                        for channels in &passes {
+                        for from in (0..group_in).step_by(pass.max(1)) {
                             for (&panel, sums) in set.iter().zip(sums.chunks_mut(of_panel)) {
                                 for (rx, (sums, runs)) in sums.chunks_mut(phase_stride).zip(runs_of_phases).enumerate()
                                 {
+                                    let channels = from..group_in.min(from + pass);
                                     let (phase, stride) = (first_phase + rx, self.shape.width);
-                                    let channels = channels.clone();
                                     sum(PhaseSums { panel, channels, phase, runs, stride, bounds: None }, sums)?;
                                 }
                             }
                         }
+                        // Runs are the same for all phases of a row.
+                        let Some(runs) = runs_of_phases.first() else { continue };
                         for (&panel, sums) in set.iter().zip(sums.chunks_mut(of_panel)) {
-                            if self.shape.window.is_some() {
-                                // The gaps between the rows of a window may be larger than the rows, so
-                                // skip them.
-                                let runs = &listed[o * per_outer + ry * columns];
-                                for sums in sums.chunks_mut(phase_stride) {
-                                    for Run { at, positions, .. } in runs {
-                                        self.epilogue.0.apply(&mut sums[*at..][..positions.len() * self.shape.width]);
-                                    }
-                                }
-                            } else {
-                                self.epilogue.0.apply(sums);
-                            }
-                            let destination = destination.clone();
-                            match self.problem.data_format {
-                                DataFormat::Nxc => self.store_pixels(task, destination, panel, sums),
-                                DataFormat::Ncx => {
-                                    let staging = ragged.of(self.kernels.lanes * STAGED_ELEMENTS)?;
-                                    self.store_rows(task, destination, panel, sums, (staging, &mut starts))?
-                                }
-                            }
+                            self.finish(task, &destination, panel, (sums, runs), (ragged, &mut starts))?;
                         }
                     }
                 }
@@ -308,12 +294,34 @@ impl<'a, E: Element> Accumulators<'a, E> {
         Ok(())
     }
 
-    /// The input channels of each pass.
-    fn passes(&self) -> TVec<Range<usize>> {
-        let channels = self.problem.group_in;
-        match self.shape.passes {
-            Some(passes) => blocks_of(channels, passes.channels).into_iter().collect(),
-            None => tvec!(0..channels),
+    /// Applies the steps to the sums of a panel and stores them. `runs` are those of one phase.
+    fn finish(
+        &self,
+        task: &mut Task<E>,
+        destination: &Destination,
+        panel: Panel,
+        (sums, runs): (&mut [E::Compute], &[Run]),
+        (ragged, starts): (&mut Aligned<E::Compute>, &mut Vec<usize>),
+    ) -> TractResult<()> {
+        if self.shape.window.is_some() {
+            // The gaps between the rows of a window may be larger than the rows, so skip them.
+            for sums in sums.chunks_mut(self.shape.phase_stride(self.kernels.lanes)) {
+                for Run { at, positions, .. } in runs {
+                    self.epilogue.0.apply(&mut sums[*at..][..positions.len() * self.shape.width]);
+                }
+            }
+        } else {
+            self.epilogue.0.apply(sums);
+        }
+        match self.problem.data_format {
+            DataFormat::Nxc => {
+                self.store_pixels(task, destination, panel, sums);
+                Ok(())
+            }
+            DataFormat::Ncx => {
+                let staging = ragged.of(self.kernels.lanes * STAGED_ELEMENTS)?;
+                self.store_rows(task, destination, panel, sums, (staging, starts))
+            }
         }
     }
 
@@ -440,12 +448,14 @@ impl<'a, E: Element> Accumulators<'a, E> {
 
     /// Stores channels-last results: a pixel's channels are contiguous both in the sums and in the
     /// output.
-    fn store_pixels(&self, task: &mut Task<E>, destination: Destination, panel: Panel, sums: &mut [E::Compute]) {
+    fn store_pixels(&self, task: &mut Task<E>, destination: &Destination, panel: Panel, sums: &mut [E::Compute]) {
         let (axes, width) = (self.axes, self.shape.width);
         let (y, x) = (axes.rows(), axes.columns());
         let channel = destination.g * self.problem.group_out + panel.first_channel;
         let present = panel.width.min(task.channels.end - panel.first_channel);
-        for run in flat_runs(destination.acc_block.flat, destination.pitch, destination.acc_block.columns) {
+        for run in
+            flat_runs(destination.acc_block.flat.clone(), destination.pitch, destination.acc_block.columns.clone())
+        {
             let row = (task.rows.start + run.row) * y.out_step + destination.phase_row;
             if row >= task.output.rows.end {
                 break;
@@ -467,7 +477,7 @@ impl<'a, E: Element> Accumulators<'a, E> {
     fn store_rows(
         &self,
         task: &mut Task<E>,
-        destination: Destination,
+        destination: &Destination,
         panel: Panel,
         sums: &[E::Compute],
         (staging, starts): (&mut [E::Compute], &mut Vec<usize>),
@@ -478,7 +488,9 @@ impl<'a, E: Element> Accumulators<'a, E> {
         let elements = destination.acc_block.flat.len() * x.out_step;
         memory::reserve("offsets of sums", starts, elements + self.kernels.lanes)?;
         let mut runs = SmallVec::<[IndexedRun; 4]>::new();
-        for run in flat_runs(destination.acc_block.flat, destination.pitch, destination.acc_block.columns) {
+        for run in
+            flat_runs(destination.acc_block.flat.clone(), destination.pitch, destination.acc_block.columns.clone())
+        {
             let row = (task.rows.start + run.row) * y.out_step + destination.phase_row;
             if row >= task.output.rows.end {
                 break;
@@ -524,7 +536,6 @@ fn is_whole<E>(task: &Task<E>, panel: Panel) -> bool {
 }
 
 /// The destination of an accumulator block's sums.
-#[derive(Clone)]
 struct Destination {
     g: usize,
     /// Index of the outer phase.
