@@ -494,10 +494,13 @@ fn a_small_filter_is_packed_for_each_size() -> TractResult<()> {
 #[test]
 fn volumes_of_any_size_are_read_with_one_layout() -> TractResult<()> {
     let dims = |batch: Dim, size: Dim| [batch, 48.into(), size, 6.into(), 6.into()];
-    let open: [(Dim, Dim, &[(usize, usize)]); 3] = [
-        ("N".into(), 3.into(), &[(1, 3), (3, 3)]),
-        (1.into(), "S".into(), &[(1, 3), (1, 40)]),
-        ("N".into(), "S".into(), &[(1, 3), (3, 3), (1, 40)]),
+    let images = [(1, 3), (3, 3)];
+    let sizes = [(1, 3), (1, 40)];
+    let open = [
+        ("N".into(), 3.into(), images),
+        (1.into(), "S".into(), sizes),
+        ("N".into(), "S".into(), images),
+        ("N".into(), "S".into(), sizes),
     ];
     for (batch, size, runs) in open {
         let proto = Model::opset(13)
@@ -508,7 +511,7 @@ fn volumes_of_any_size_are_read_with_one_layout() -> TractResult<()> {
             .build();
         let ours = load(&proto)?.into_optimized()?.into_runnable()?;
         let stock = load_stock(&proto)?.into_optimized()?.into_runnable()?;
-        for &(batch, size) in runs {
+        for (batch, size) in runs {
             let x = Random(5).tensor(DatumType::F32, &[batch, 48, size, 6, 6]);
             let [want, got] = [&stock, &ours].map(|model| model.run(tvec!(x.clone().into_tvalue())));
             want?[0].close_enough(&got?[0], Approximation::Approximate)?;
