@@ -40,6 +40,11 @@ pub struct Blocked {
 /// The most positions that register tiles and transposes write beyond the last one.
 pub(crate) const OVERRUN: usize = 64;
 
+/// Whether the output channels of a group fill a vector.
+pub(crate) fn fill_vectors(problem: &Problem, lanes: usize) -> bool {
+    problem.group_out >= lanes
+}
+
 /// Whether panels of `width` channels can sum in the output, if that holds pixels of their type: each sum is
 /// finished in one pass, or a panel has all channels of a pixel.
 pub(crate) fn sums_in_output(problem: &Problem, width: usize, passes: usize) -> bool {

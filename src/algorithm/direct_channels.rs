@@ -5,7 +5,7 @@
 //! streams weights. This algorithm keeps a chunk of a panel's weights and streams positions, one
 //! accumulator block after the other.
 
-use crate::algorithm::blocked::{Blocked, GroupedInput, OVERRUN, last_width, sums_in_output};
+use crate::algorithm::blocked::{Blocked, GroupedInput, OVERRUN, fill_vectors, last_width, sums_in_output};
 use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
@@ -93,11 +93,6 @@ fn passes_of_panels(query: &Query, flat: usize, (panels, width): (usize, usize),
     (beyond && chunk < problem.group_in && together > 1).then_some(Passes { channels: chunk, panels: together })
 }
 
-/// Whether the output channels of a group fill a vector.
-pub(super) fn fill_vectors(query: &Query) -> bool {
-    query.problem.group_out >= query.sizes.lanes
-}
-
 impl Algorithm for DirectChannels {
     type Tables = AccumulatorTable;
 
@@ -111,7 +106,7 @@ impl Algorithm for DirectChannels {
             _ => None,
         })?;
         let (lanes, tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
-        if !fill_vectors(query) {
+        if !fill_vectors(problem, lanes) {
             return Err(format!("{} output channels per group leave lanes of a vector empty", problem.group_out));
         }
         let (outer, y, x) = axes.parts();

@@ -12,9 +12,8 @@
 //! It is the algorithm of Dukhan, *The Indirect Convolution Algorithm* (2019), without its products
 //! with the pixel of zeros where that is the only one.
 
-use crate::algorithm::blocked::last_width;
+use crate::algorithm::blocked::{fill_vectors, last_width};
 use crate::algorithm::chains::longest_chain;
-use crate::algorithm::direct_channels;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
@@ -245,7 +244,7 @@ impl Algorithm for Indirect {
 
     fn layout_is_for_all_sizes(&self, query: &Query) -> bool {
         // Where lists grow too long, `direct_channels` reads the layout.
-        direct_channels::fill_vectors(query)
+        fill_vectors(query.problem, query.sizes.lanes)
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
