@@ -1,5 +1,5 @@
 #!/bin/sh
-# Lists the functions of this crate in a release build that call a vector instruction as a function. A closure that the
+# Lists the functions of this crate in an optimised build that call a vector instruction as a function. A closure that the
 # compiler does not inline into a function of an instruction set does that, and takes several times as long.
 #
 #   tools/called_instructions.sh [PROGRAM]
