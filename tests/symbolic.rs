@@ -490,7 +490,7 @@ fn a_small_filter_is_packed_for_each_size() -> TractResult<()> {
     Ok(())
 }
 
-/// Products of all taps of a volume are kept for small inputs only. A filter that is packed for open sizes is not packed for them.
+/// `col2im` computes volumes only where L2 holds all products. A layer with open sizes packs its filter for another strategy.
 #[test]
 fn volumes_of_any_size_are_read_with_one_layout() -> TractResult<()> {
     let dims = |batch: Dim, size: Dim| [batch, 48.into(), size, 6.into(), 6.into()];

@@ -83,12 +83,12 @@ pub struct DirectChannels {
     pub passes: Option<Passes>,
 }
 
-/// Returns the passes for `panels` panels of `width` sums per position that read a block of `flat` positions in place, `chunk`
-/// input channels at a time. None if L2 holds the block's input, or if several panels do not sum the same input.
-fn passes_of_panels(query: &Query, flat: usize, (panels, width): (usize, usize), chunk: usize) -> Option<Passes> {
+/// Returns the passes for `panels` panels with so many `sums` per position each, over a block of `flat` positions that is read in
+/// place, `chunk` input channels at a time. None if L2 holds the block's input, or has no room for the sums of several panels.
+fn passes_of_panels(query: &Query, flat: usize, (panels, sums): (usize, usize), chunk: usize) -> Option<Passes> {
     let &Query { problem, machine, element, .. } = query;
     let beyond = flat.saturating_mul(problem.group_in).saturating_mul(element) > machine.l2 / 2;
-    let most = machine.l2 / SHARE_OF_ALL_SUMS / element / FEWEST_IN_PASSES / width;
+    let most = machine.l2 / SHARE_OF_ALL_SUMS / element / FEWEST_IN_PASSES / sums;
     let together = panels.div_ceil(panels.div_ceil(most.max(1)));
     (beyond && chunk < problem.group_in && together > 1).then_some(Passes { channels: chunk, panels: together })
 }
