@@ -15,7 +15,7 @@ use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases, OuterTap, Tap};
 use crate::kernel::KernelSizes;
-use crate::kernel::{Dispatch, Kernels, LaneGather, PixelSums, PixelTap, PixelTaps};
+use crate::kernel::{Dispatch, Kernels, LaneGather, PixelStarts, PixelSums, PixelTap, PixelTaps, Spaced};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::taps::taps_before;
 use crate::memory::{Aligned, Scratch};
@@ -617,7 +617,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                                     outer,
                                     output_rows,
                                     channels.clone(),
-                                    (results, &starts),
+                                    (results, PixelStarts::new(&starts)),
                                     staging,
                                 );
                             }
@@ -664,7 +664,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         outer: usize,
         rows: Range<usize>,
         channels: Range<usize>,
-        (results, starts): (&mut [E::Compute], &[usize]),
+        (results, starts): (&mut [E::Compute], PixelStarts),
         staging: &mut [E::Compute],
     ) {
         let (lanes, width) = (self.kernels.lanes, task.output.columns.len());
@@ -748,19 +748,19 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let to = &mut to[((begin - grid.start) * y.out_step + ry) * row_plan.width * depth..];
                 for pixel_run in &run.pixel_runs {
                     let (source, to) = (&source[pixel_run.source..], &mut to[pixel_run.column * depth..]);
-                    let rows = (end - begin, in_row, out_row);
-                    let columns = (pixel_run.count, in_column, out_column);
+                    let rows = Spaced { count: end - begin, from: in_row, to: out_row };
+                    let columns = Spaced { count: pixel_run.count, from: in_column, to: out_column };
                     // The inner loop is the longer one.
-                    let (few, many) = if columns.0 < rows.0 { (columns, rows) } else { (rows, columns) };
+                    let (few, many) = if columns.count < rows.count { (columns, rows) } else { (rows, columns) };
                     let (taps, gather) = (&pixel_run.taps, self.plan.gather.as_ref());
-                    let below = (BYTES_BELOW / size_of::<E::Compute>() / many.1).max(LEAST_POSITIONS);
-                    let part = if few.0 > 1 { many.0.div_ceil(many.0.div_ceil(below)) } else { many.0 };
-                    for (begin, i) in (0..many.0).step_by(part).cartesian_product(0..few.0) {
-                        let source = if taps.is_empty() { source } else { &source[i * few.1 + begin * many.1..] };
+                    let below = (BYTES_BELOW / size_of::<E::Compute>() / many.from).max(LEAST_POSITIONS);
+                    let part = if few.count > 1 { many.count.div_ceil(many.count.div_ceil(below)) } else { many.count };
+                    for begin in (0..many.count).step_by(part) {
+                        let source = if taps.is_empty() { source } else { &source[begin * many.from..] };
+                        let positions = [few, Spaced { count: part.min(many.count - begin), ..many }];
                         let operands =
-                            PixelSums { source, step: many.1, taps, weights, each, bias, bounds, channels, gather };
-                        let to = &mut to[i * few.2 + begin * many.2..];
-                        self.kernels.sum_of_pixels(&operands, to, many.2, part.min(many.0 - begin));
+                            PixelSums { source, positions, taps, weights, each, bias, bounds, channels, gather };
+                        self.kernels.sum_of_pixels(&operands, &mut to[begin * many.to..]);
                     }
                 }
             }

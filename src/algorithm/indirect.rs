@@ -18,7 +18,9 @@ use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases};
-use crate::kernel::{Dispatch, Kernels, LISTED_POSITIONS, ListedPixels, MOST_POSITIONS, PixelLists, Start};
+use crate::kernel::{
+    Dispatch, Kernels, LISTED_POSITIONS, ListedPixels, MOST_POSITIONS, PixelLists, PixelStarts, Start,
+};
 use crate::layout::filter::{FilterLayout, PackedFilter};
 use crate::layout::input_strides;
 use crate::layout::panels::{Panel, PanelShape, Panels};
@@ -634,10 +636,11 @@ impl<E: Element> Prepared<'_, E> {
         let plane: usize = plan.axes.iter().map(|axis| axis.output).product();
         let count = panel.width.min(part.channels.end - panel.first_channel);
         let outputs = &mut part.output[panel.first_channel - part.channels.start..][..count];
-        let staging = scratch.row.of(lanes * starts.len())?;
+        let (count_of_starts, starts) = (starts.len(), PixelStarts::new(&starts));
+        let staging = scratch.row.of(lanes * count_of_starts)?;
         for (m, outputs) in (0..).step_by(lanes).zip(outputs.chunks_mut(lanes)) {
-            let mut staged: SmallVec<[_; 16]> = staging.chunks_mut(starts.len()).take(outputs.len()).collect();
-            self.kernels.pixels_to_rows(&sums[m..], &starts, &mut staged, 0, None, false);
+            let mut staged: SmallVec<[_; 16]> = staging.chunks_mut(count_of_starts).take(outputs.len()).collect();
+            self.kernels.pixels_to_rows(&sums[m..], starts, &mut staged, 0, None, false);
             let channel = g * problem.group_out + panel.first_channel + m;
             for ((channel, output), staged) in (channel..).zip(outputs).zip(staged) {
                 let first = (part.n.0 * problem.group * problem.group_out + channel) * plane;

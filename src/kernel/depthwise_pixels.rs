@@ -134,13 +134,24 @@ impl LaneGather {
     }
 }
 
-/// The operands of a run of positions.
+/// Evenly spaced positions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spaced {
+    /// Number of positions.
+    pub count: usize,
+    /// Elements of the source from a position to the next.
+    pub from: usize,
+    /// Elements of the results from a position to the next.
+    pub to: usize,
+}
+
+/// The operands of rows of positions.
 #[derive(Clone, Copy)]
 pub(crate) struct PixelSums<'a, T> {
     /// The elements.
     pub source: &'a [T],
-    /// Elements from a position to the next.
-    pub step: usize,
+    /// The rows, and the positions of each row.
+    pub positions: [Spaced; 2],
     /// The taps.
     pub taps: &'a PixelTaps,
     /// The weights of all taps, one vector of output channels after the other.
@@ -167,11 +178,11 @@ impl<T> PixelSums<'_, T> {
     }
 }
 
-/// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]`, for `count` positions
-/// `p` and every channel `c`.
+/// `to[t + c] = bias[c] + Σ weight[c]·source[f + offset + c]`, for every channel `c`, where positions begin at `f` in the
+/// source and at `t` in the results.
 ///
 /// If `GATHERED`, a tap has weights for every input channel of a group, and `c` reads the input
-/// channels of its group. At most `MOST` positions, up to eight, are computed together.
+/// channels of its group. At most `MOST` positions of a row, up to eight, are computed together.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set.
@@ -186,39 +197,43 @@ impl<T> PixelSums<'_, T> {
 pub(crate) unsafe fn sum_of_pixels<V: Vector, const MOST: usize, const GATHERED: bool>(
     sums: &PixelSums<V::Lane>,
     to: &mut [V::Lane],
-    to_step: usize,
-    count: usize,
 ) {
-    // SAFETY: this function's contract.
-    unsafe {
-        // The positions of one pass share the loads of weights.
-        let passes = count.div_ceil(MOST);
+    let [rows, Spaced { count, from, to: step }] = sums.positions;
+    // The positions of one pass share the loads of weights.
+    let passes = count.div_ceil(MOST);
+    for row in 0..rows.count {
+        // Without taps, nothing of the source exists or is read.
+        let source = sums.source.as_ptr().wrapping_add(row * rows.from);
         for pass in 0..passes {
             let (p, end) = (count * pass / passes, count * (pass + 1) / passes);
-            match end - p {
-                1 => run::<V, 1, GATHERED>(sums, p, to, to_step),
-                2 if MOST > 2 => run::<V, 2, GATHERED>(sums, p, to, to_step),
-                3 if MOST > 3 => run::<V, 3, GATHERED>(sums, p, to, to_step),
-                4 if MOST > 4 => run::<V, 4, GATHERED>(sums, p, to, to_step),
-                5 if MOST > 5 => run::<V, 5, GATHERED>(sums, p, to, to_step),
-                6 if MOST > 6 => run::<V, 6, GATHERED>(sums, p, to, to_step),
-                7 if MOST > 7 => run::<V, 7, GATHERED>(sums, p, to, to_step),
-                _ => run::<V, MOST, GATHERED>(sums, p, to, to_step),
+            let source = source.wrapping_add(p * from);
+            // SAFETY: this function's contract.
+            unsafe {
+                let to = to.as_mut_ptr().add(row * rows.to + p * step);
+                match end - p {
+                    1 => run::<V, 1, GATHERED>(sums, source, to),
+                    2 if MOST > 2 => run::<V, 2, GATHERED>(sums, source, to),
+                    3 if MOST > 3 => run::<V, 3, GATHERED>(sums, source, to),
+                    4 if MOST > 4 => run::<V, 4, GATHERED>(sums, source, to),
+                    5 if MOST > 5 => run::<V, 5, GATHERED>(sums, source, to),
+                    6 if MOST > 6 => run::<V, 6, GATHERED>(sums, source, to),
+                    7 if MOST > 7 => run::<V, 7, GATHERED>(sums, source, to),
+                    _ => run::<V, MOST, GATHERED>(sums, source, to),
+                }
             }
         }
     }
 }
 
 /// # Safety
-/// As [`sum_of_pixels`], for positions `first..first + P`.
+/// As [`sum_of_pixels`], for `P` positions of a row, of which the first reads from `source` on and writes from `to` on.
 #[inline(always)]
 unsafe fn run<V: Vector, const P: usize, const GATHERED: bool>(
     sums: &PixelSums<V::Lane>,
-    first: usize,
-    to: &mut [V::Lane],
-    to_step: usize,
+    source: *const V::Lane,
+    to: *mut V::Lane,
 ) {
-    let source = sums.source.as_ptr().wrapping_add(first * sums.step);
+    let [_, Spaced { from, to: to_step, .. }] = sums.positions;
     for c in (0..sums.channels).step_by(V::LANES) {
         // SAFETY: the bias is padded to whole vectors. Taps are added one by one, or together if
         // they are as far apart as positions are. Of the last vector, only lanes that are channels
@@ -226,7 +241,7 @@ unsafe fn run<V: Vector, const P: usize, const GATHERED: bool>(
         unsafe {
             let mut acc = [V::load(sums.bias.as_ptr().add(c)); P];
             let PixelTaps { taps, run_lengths, step, .. } = sums.taps;
-            if run_lengths.is_empty() || *step != sums.step {
+            if run_lengths.is_empty() || *step != from {
                 for tap in taps {
                     acc = add::<V, P, 1, GATHERED>(acc, sums, source, [tap], c);
                 }
@@ -245,11 +260,11 @@ unsafe fn run<V: Vector, const P: usize, const GATHERED: bool>(
                 }
             }
             for (p, acc) in clamp_all(acc, sums.bounds).into_iter().enumerate() {
-                let at = (first + p) * to_step + c;
+                let to = to.add(p * to_step + c);
                 if c + V::LANES <= sums.channels {
-                    acc.store(to.as_mut_ptr().add(at));
+                    acc.store(to);
                 } else {
-                    acc.store_first(sums.channels - c, to.as_mut_ptr().add(at));
+                    acc.store_first(sums.channels - c, to);
                 }
             }
         }
@@ -281,16 +296,16 @@ unsafe fn add<V: Vector, const P: usize, const K: usize, const GATHERED: bool>(
     // The taps are one position apart, so position `q` of the first tap is position `q - k` of tap
     // `k`. There is an entry in `reads` for each vector of channels and each input.
     unsafe {
-        let source = source.add(taps[0].offset);
+        let (source, step) = (source.add(taps[0].offset), sums.positions[1].from);
         for input in 0..inputs {
             let at = c * sums.each + input * V::LANES;
             let weights: [V; K] = std::array::from_fn(|k| V::load(sums.weights.as_ptr().add(taps[k].weights + at)));
             for q in 0..P + K - 1 {
                 let pixel = if GATHERED {
                     let read = reads.get_unchecked(c / V::LANES * inputs + input);
-                    V::load(source.add(q * sums.step + read.first)).permute_lanes(read.lanes.as_ptr())
+                    V::load(source.add(q * step + read.first)).permute_lanes(read.lanes.as_ptr())
                 } else {
-                    V::load(source.add(q * sums.step + c))
+                    V::load(source.add(q * step + c))
                 };
                 for (k, weight) in weights.iter().enumerate() {
                     if (k..k + P).contains(&q) {

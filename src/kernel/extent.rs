@@ -26,13 +26,14 @@ mod tests {
     use super::super::tile_data::{PointStrides, TileData};
     use super::super::tile_transforms::TileKind;
     use crate::kernel::col2im_row::Col2imRun;
-    use crate::kernel::depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps};
+    use crate::kernel::depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps, Spaced};
     use crate::kernel::depthwise_plane::PlaneTaps;
     use crate::kernel::depthwise_taps::WeightedTap;
     use crate::kernel::depthwise_window::{Edges, Results, Window};
     use crate::kernel::gemm_tile::{ListedPixels, PhaseOperand, Source, Start, StridedRuns, TilePositions};
     use crate::kernel::pad_copy::{Rows, SplitRows};
     use crate::kernel::pixel_lists::PixelLists;
+    use crate::kernel::transpose::PixelStarts;
     use crate::kernel::{Dispatch, Kernels};
     use crate::simd::isa::Isa;
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -124,7 +125,12 @@ mod tests {
         let lanes = kernels.lanes;
         let mut starts = vec![0; lanes];
         starts[1] = usize::MAX;
-        refused("pixels to rows", || kernels.pixels_to_rows(&from, &starts, &mut [&mut to[..]], 0, None, false));
+        let mut rows = |starts: &[usize]| {
+            kernels.pixels_to_rows(&from, PixelStarts::new(starts), &mut [&mut to[..]], 0, None, false)
+        };
+        refused("pixels to rows", || rows(&starts));
+        refused("pixels to rows, ascending", || rows(&[vec![0; lanes - 1], vec![usize::MAX]].concat()));
+        refused("pixels to rows, few", || rows(&starts[2..]));
         refused("indexed rows to pixels, starts", || {
             kernels.indexed_rows_to_pixels(&from, &starts[..2], 1, &mut to, 4)
         });
@@ -194,9 +200,10 @@ mod tests {
         let (taps, far) =
             (PixelTaps::new(vec![tap], 1), PixelTaps::new(vec![PixelTap { offset: usize::MAX, ..tap }], 1));
         let heavy = PixelTaps::new(vec![PixelTap { weights: usize::MAX, ..tap }], 1);
+        let positions = [Spaced { count: 2, from: 4, to: 16 }, Spaced { count: 3, from: 1, to: 4 }];
         let sums = PixelSums {
             source: &from,
-            step: 1,
+            positions,
             taps: &taps,
             weights: &from,
             each: 0,
@@ -205,14 +212,20 @@ mod tests {
             channels: 4,
             gather: None,
         };
-        let mut sum = |sums: PixelSums<f32>, step: usize| kernels.sum_of_pixels(&sums, &mut to, step, 3);
-        refused("pixel sums, read", || sum(PixelSums { step: HUGE, ..sums }, 4));
-        refused("pixel sums, offset", || sum(PixelSums { taps: &far, ..sums }, 4));
-        refused("pixel sums, weights", || sum(PixelSums { taps: &heavy, ..sums }, 4));
-        refused("pixel sums, each", || {
-            sum(PixelSums { each: usize::MAX / lanes + 1, channels: lanes + 1, ..sums }, 64)
-        });
-        refused("pixel sums, written", || sum(sums, HUGE));
+        let mut sum = |sums: PixelSums<f32>| kernels.sum_of_pixels(&sums, &mut to);
+        for axis in 0..2 {
+            let with = |change: fn(&mut Spaced)| {
+                let mut positions = positions;
+                change(&mut positions[axis]);
+                PixelSums { positions, ..sums }
+            };
+            refused("pixel sums, read", || sum(with(|spaced| spaced.from = HUGE)));
+            refused("pixel sums, written", || sum(with(|spaced| spaced.to = HUGE)));
+            refused("pixel sums, count", || sum(with(|spaced| spaced.count = HUGE)));
+        }
+        refused("pixel sums, offset", || sum(PixelSums { taps: &far, ..sums }));
+        refused("pixel sums, weights", || sum(PixelSums { taps: &heavy, ..sums }));
+        refused("pixel sums, each", || sum(PixelSums { each: usize::MAX / lanes + 1, channels: lanes + 1, ..sums }));
         assert_eq!(LaneGather::new(lanes, HUGE, 2, 1), None);
         let runs = [Col2imRun { from: usize::MAX, to: 0..1 }];
         refused("col2im row, run", || kernels.accumulate_row(&from, &[1], &runs, 0.0, &mut to));

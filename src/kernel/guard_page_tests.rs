@@ -6,7 +6,7 @@
 use crate::compute::{Grouped, Pair, Quad};
 use crate::kernel::bounds::Bounds;
 use crate::kernel::col2im_row::Col2imRun;
-use crate::kernel::depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps};
+use crate::kernel::depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps, Spaced};
 use crate::kernel::depthwise_plane::PlaneTaps;
 use crate::kernel::depthwise_taps::WeightedTap;
 use crate::kernel::depthwise_window::{Edges, Results, Window};
@@ -16,6 +16,7 @@ use crate::kernel::pad_copy::{Rows, SplitRows};
 use crate::kernel::pixel_lists::PixelLists;
 use crate::kernel::tile_data::{PointStrides, TileData};
 use crate::kernel::tile_transforms::TileKind;
+use crate::kernel::transpose::PixelStarts;
 use crate::kernel::{
     AddedBytes, BYTE_STEPS, ByteKernels, ByteRows, ByteScales, ByteSums, ChannelScale, Dispatch, Kernels, Narrowing,
     StridedRuns, SumsOfBytes, TilePositions,
@@ -457,11 +458,17 @@ fn sums_of_pixels<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         let needed = gather.as_ref().map_or(width, LaneGather::reach);
         assert!(needed <= pixel.max(lanes).max(if gathered { 0 } else { width }), "reads stay in pixels");
         let counts = if gathered { &[1, 7, 9][..] } else { &[1, 2, 3, 4, 5, 6, 8, 13] };
-        let sizes = counts.iter().flat_map(|n| [(*n, pixel, channels), (*n, needed + 1, channels + 2)]);
-        for ((count, step, to_step), bounds) in sizes.cartesian_product(all_bounds()) {
+        let sizes = counts.iter().flat_map(|n| [(1, *n, pixel, channels), (3, *n, needed + 1, channels + 2)]);
+        for ((rows, count, step, to_step), bounds) in sizes.cartesian_product(all_bounds()) {
+            // Rows overlap in the source. The results of each begin one after those of the one before.
+            let in_row = Spaced { count, from: step, to: rows * to_step };
+            let positions = [Spaced { count: rows, from: step + 1, to: to_step }, in_row];
             // Taps a few elements apart, and taps as far apart as pixels.
             for offsets in [&[0][..], &[0, 3, 7], &[], &[step, 0], &[0, step, 2 * step, 3 * step + 1]] {
-                let reach = offsets.iter().max().map_or(0, |furthest| furthest + (count - 1) * step + needed);
+                let reach = offsets
+                    .iter()
+                    .max()
+                    .map_or(0, |furthest| furthest + (rows - 1) * (step + 1) + (count - 1) * step + needed);
                 let source = Guarded::new(side, &values::<T>(reach, 1));
                 let each = offsets.len() * inputs;
                 let weights = Guarded::new(side, &values::<T>(each * width, 2));
@@ -472,12 +479,13 @@ fn sums_of_pixels<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                 let (source, weights) = (&source[..], &weights[..]);
                 let gather = gather.as_ref();
                 let sums =
-                    PixelSums { source, step, taps: &taps, weights, each, bias: &bias, bounds, channels, gather };
-                let mut to = Guarded::new(side, &vec![T::of(99); (count - 1) * to_step + channels]);
-                kernels.sum_of_pixels(&sums, &mut to, to_step, count);
+                    PixelSums { source, positions, taps: &taps, weights, each, bias: &bias, bounds, channels, gather };
+                let mut to = Guarded::new(side, &vec![T::of(99); (rows * count - 1) * to_step + channels]);
+                kernels.sum_of_pixels(&sums, &mut to);
                 list.sort_by_key(|tap| tap.offset);
                 for (at, got) in to.iter().enumerate() {
                     let (p, c) = (at / to_step, at % to_step);
+                    let first = p % rows * (step + 1) + p / rows * step;
                     if c >= channels {
                         assert_eq!(*got, T::of(99), "what is between pixels stays");
                         continue;
@@ -486,7 +494,7 @@ fn sums_of_pixels<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                     let products = list.iter().flat_map(|tap| (0..inputs).map(move |input| (tap, input)));
                     let want = products.fold(bias[c], |sum, (tap, input)| {
                         let weight = weights[c / lanes * lanes * each + tap.weights + input * lanes + c % lanes];
-                        sum.mul_add(source[p * step + tap.offset + c / outputs * inputs + input], weight)
+                        sum.mul_add(source[first + tap.offset + c / outputs * inputs + input], weight)
                     });
                     assert_eq!(
                         *got,
@@ -514,7 +522,7 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                     let row = || Guarded::new(side, &vec![T::of(99); first + len]);
                     let mut to: Vec<Guarded<T>> = (0..count).map(|_| row()).collect();
                     let mut slices: Vec<&mut [T]> = to.iter_mut().map(|row| &mut **row).collect();
-                    kernels.pixels_to_rows(&from, &starts, &mut slices, first, bounds, streamed);
+                    kernels.pixels_to_rows(&from, PixelStarts::new(&starts), &mut slices, first, bounds, streamed);
                     for (j, row) in to.iter().enumerate() {
                         assert!(row[..first].iter().all(|kept| *kept == T::of(99)));
                         assert!((0..len).all(|i| row[first + i] == clamped(from[i * stride + j], bounds)));

@@ -305,9 +305,9 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn pixel_sums<const GATHERED: bool>(sums: &PixelSums<$lane>, to: &mut [$lane], to_step: usize, count: usize) {
+            unsafe fn pixel_sums<const GATHERED: bool>(sums: &PixelSums<$lane>, to: &mut [$lane]) {
                 // SAFETY: only called by `Kernels::sum_of_pixels`, which checks the contract.
-                unsafe { sum_of_pixels::<$vector, $pixels, GATHERED>(sums, to, to_step, count) }
+                unsafe { sum_of_pixels::<$vector, $pixels, GATHERED>(sums, to) }
             }
 
             $(#[$feature])*

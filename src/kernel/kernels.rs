@@ -5,7 +5,7 @@ use crate::activation::Activation;
 use crate::compute::Compute;
 use crate::kernel::bounds::Bounds;
 use crate::kernel::col2im_row::Col2imRun;
-use crate::kernel::depthwise_pixels::PixelSums;
+use crate::kernel::depthwise_pixels::{PixelSums, Spaced};
 use crate::kernel::depthwise_plane::PlaneTaps;
 use crate::kernel::depthwise_taps::{MOST_PHASES, WeightedTap};
 use crate::kernel::depthwise_window::{Edges, MOST_COLUMNS, Results, Window};
@@ -17,7 +17,7 @@ use crate::kernel::pad_copy::{Rows, SplitRows};
 use crate::kernel::pool::{self, PoolAxis};
 use crate::kernel::resample::TwoTaps;
 use crate::kernel::tile_transforms::{TileKind, TileTransforms};
-use crate::kernel::transpose::MOST_STEP;
+use crate::kernel::transpose::{MOST_STEP, PixelStarts};
 use crate::kernel::winograd::MOST_TAPS;
 use crate::simd::vector::prefetch;
 
@@ -45,7 +45,7 @@ type CopyPixels<T> = unsafe fn(
     streamed: bool,
 );
 type PoolPlane<T> = unsafe fn(axes: [&PoolAxis; 2], from: &[T], to: &mut [T], row: &mut [T]);
-type SumOfPixels<T> = unsafe fn(sums: &PixelSums<T>, to: &mut [T], to_step: usize, count: usize);
+type SumOfPixels<T> = unsafe fn(sums: &PixelSums<T>, to: &mut [T]);
 type RowsToPixels<T> = unsafe fn(from: &[T], from_step: usize, size: (usize, usize), to: &mut [T], to_step: usize);
 type SumOfWindow<T> = unsafe fn(window: &Window<T>, results: &Results, to: &mut [T]);
 type SumOfPlane<T> =
@@ -177,14 +177,15 @@ impl<T: Compute> Kernels<T> {
     pub fn pixels_to_rows(
         &self,
         from: &[T],
-        starts: &[usize],
+        starts: PixelStarts,
         to: &mut [&mut [T]],
         first: usize,
         bounds: Option<Bounds<T>>,
         streamed: bool,
     ) {
+        assert!(starts.largest().is_none_or(|start| reach([(start, 1), (self.lanes, 1)]) <= from.len()));
+        let starts = starts.as_slice();
         assert!(starts.len() >= self.lanes && to.len() <= self.lanes);
-        assert!(starts.iter().max().is_none_or(|start| reach([(*start, 1), (self.lanes, 1)]) <= from.len()));
         assert!(to.iter().all(|row| row.len().checked_sub(first).is_some_and(|room| starts.len() <= room)));
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
         // are the rest of the contract.
@@ -448,8 +449,8 @@ impl<T: Compute> Kernels<T> {
         unsafe { (self.sum_of_plane)(taps, source, weights, bias_and_bounds, to) }
     }
 
-    /// `to[p·to_step + c] = bias[c] + Σ weight[c]·source[p·step + offset + c]` over the taps, for
-    /// `count` positions `p` and every channel `c`, clamped to the bounds of `sums`.
+    /// `to[t + c] = bias[c] + Σ weight[c]·source[f + offset + c]` over the taps, for all positions of `sums` and every
+    /// channel `c`, clamped to the bounds of `sums`. A position begins at `f` in the source and at `t` in the results.
     ///
     /// With [`LaneGather`](crate::kernel::LaneGather), the sum is also over the input channels of
     /// the group of `c`. A tap then has one weight for each of them.
@@ -457,19 +458,22 @@ impl<T: Compute> Kernels<T> {
     /// # Panics
     /// The weights, the bias or the elements read for a position are not whole vectors, `to` is too
     /// short, or the lane gathers were made for another number of lanes or channels.
-    pub fn sum_of_pixels(&self, sums: &PixelSums<T>, to: &mut [T], to_step: usize, count: usize) {
-        if count == 0 || sums.channels == 0 {
+    pub fn sum_of_pixels(&self, sums: &PixelSums<T>, to: &mut [T]) {
+        let [rows, positions] = sums.positions;
+        if rows.count == 0 || positions.count == 0 || sums.channels == 0 {
             return;
         }
+        let reach_by = |steps: fn(&Spaced) -> usize, pixel: usize| {
+            reach([(rows.count - 1, steps(&rows)), (positions.count - 1, steps(&positions)), (pixel, 1)])
+        };
         let (weights, pixel_reach) = sums.reach(self.lanes);
-        let read = reach([(count - 1, sums.step), (pixel_reach, 1)]);
-        assert!(sums.taps.fit(sums.source, read, sums.weights, weights));
+        assert!(sums.taps.fit(sums.source, reach_by(|spaced| spaced.from, pixel_reach), sums.weights, weights));
         assert!(sums.bias.len() >= rounded_up(sums.channels, self.lanes));
-        assert!(reach([(count - 1, to_step), (sums.channels, 1)]) <= to.len());
+        assert!(reach_by(|spaced| spaced.to, sums.channels) <= to.len());
         assert!(sums.gather.is_none_or(|gather| gather.fit(self.lanes, sums.channels)));
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
         // are the rest of the contract.
-        unsafe { self.sum_of_pixels[usize::from(sums.gather.is_some())](sums, to, to_step, count) }
+        unsafe { self.sum_of_pixels[usize::from(sums.gather.is_some())](sums, to) }
     }
 
     /// `to[i] += from[i]`.

@@ -42,7 +42,7 @@ pub(crate) use bounds::Bounds;
 pub(crate) use byte_sums::{BYTE_STEPS, ByteKernels, ByteRows, ByteSums, SumsOfBytes};
 pub(crate) use col2im_row::Col2imRun;
 pub(crate) use cyclic::CYCLIC_RESULTS;
-pub(crate) use depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps};
+pub(crate) use depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps, Spaced};
 pub(crate) use depthwise_plane::PlaneTaps;
 pub(crate) use depthwise_taps::{MOST_PHASES, WeightedTap};
 pub(crate) use depthwise_window::{Edges, MOST_COLUMNS, Results, Window};
@@ -65,4 +65,5 @@ pub(crate) use rescale::{AddedBytes, AddedIntegers, ByteScales, ChannelScale, Na
 pub(crate) use sizes::{KernelSizes, MOST_POSITIONS};
 pub(crate) use tile_data::{PointStrides, TileData};
 pub(crate) use tile_transforms::{TileKind, TileTransforms};
+pub(crate) use transpose::PixelStarts;
 pub(crate) use winograd::MOST_TAPS;

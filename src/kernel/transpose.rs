@@ -5,6 +5,41 @@
 use crate::compute::Compute;
 use crate::kernel::bounds::{Bounds, clamp_all};
 use crate::simd::vector::{MOST_LANES, Vector, covering, interleave, store_run};
+use std::ops::Range;
+
+/// The elements of a slice at which pixels begin.
+///
+/// The field is private, so that the last start is the largest if starts ascend.
+#[derive(Clone, Copy)]
+pub(crate) struct PixelStarts<'a> {
+    starts: &'a [usize],
+    ascend: bool,
+}
+
+impl<'a> PixelStarts<'a> {
+    /// Starts in any order.
+    pub fn new(starts: &'a [usize]) -> Self {
+        PixelStarts { starts, ascend: starts.is_sorted() }
+    }
+
+    /// The starts of some pixels.
+    ///
+    /// # Panics
+    /// There are fewer pixels.
+    pub fn of(self, pixels: Range<usize>) -> Self {
+        PixelStarts { starts: &self.starts[pixels], ..self }
+    }
+
+    /// The starts, pixel by pixel.
+    pub fn as_slice(self) -> &'a [usize] {
+        self.starts
+    }
+
+    /// The largest start.
+    pub(super) fn largest(self) -> Option<usize> {
+        if self.ascend { self.starts.last().copied() } else { self.starts.iter().copied().max() }
+    }
+}
 
 /// `to[j][first + i] = from[starts[i] + j]`: a run of pixels of `LANES` elements each becomes rows.
 ///

@@ -2,7 +2,7 @@
 
 use super::axes::product;
 use crate::compute::{Compute, F64};
-use crate::kernel::{Dispatch, Kernels};
+use crate::kernel::{Dispatch, Kernels, PixelStarts};
 use crate::layout::input::SIXTEEN_BYTES;
 use crate::memory::{self, reserved};
 use crate::parallel::{parallel, threads};
@@ -293,6 +293,7 @@ impl<T: Compute> Moves<T> for ByVectors<T> {
             return ByElements.to_rows(from, step, to);
         }
         let starts: [usize; BLOCK] = std::array::from_fn(|i| i * step);
+        let starts = PixelStarts::new(&starts);
         for at in (0..whole).step_by(BLOCK) {
             // The last pixels end where all do.
             let at = at.min(whole - lanes);
@@ -300,7 +301,7 @@ impl<T: Compute> Moves<T> for ByVectors<T> {
             for j in (0..step).step_by(lanes) {
                 let j = j.min(step.saturating_sub(lanes));
                 let rows = &mut to[j..step.min(j + lanes)];
-                kernels.pixels_to_rows(&from[at * step + j..], &starts[..count], rows, at, None, false);
+                kernels.pixels_to_rows(&from[at * step + j..], starts.of(0..count), rows, at, None, false);
             }
         }
         for (j, row) in to.iter_mut().enumerate() {

@@ -6,7 +6,7 @@
 
 use crate::element::Element;
 use crate::geometry::Axes;
-use crate::kernel::{Bounds, Kernels};
+use crate::kernel::{Bounds, Kernels, PixelStarts};
 use crate::layout::panels::Panel;
 use crate::layout::taps::TapTable;
 use crate::memory::Aligned;
@@ -510,7 +510,9 @@ impl<'a, E: Element> Accumulators<'a, E> {
         let lanes = self.kernels.lanes;
         let channels = panel.width.min(task.channels.end - panel.first_channel);
         let task_channel = task.channel(self.problem, destination.g, panel.first_channel);
-        starts.resize(starts.len() + lanes, 0);
+        let last = starts.last().map_or(0, |start| *start);
+        starts.resize(starts.len() + lanes, last);
+        let starts = PixelStarts::new(starts);
         for m in (0..channels).step_by(lanes) {
             let task_channels = task_channel + m..task_channel + channels.min(m + lanes);
             let channel = destination.g * self.problem.group_out + panel.first_channel + m;

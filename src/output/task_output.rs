@@ -1,7 +1,7 @@
 //! The part of the output that a task writes, and the ways to write it.
 
 use crate::element::Element;
-use crate::kernel::{Bounds, Kernels};
+use crate::kernel::{Bounds, Kernels, PixelStarts};
 use crate::memory::Aligned;
 use crate::output::epilogue::{ChannelEpilogue, Epilogue};
 use std::ops::Range;
@@ -379,7 +379,7 @@ impl<E: Element> TaskOutput<'_, E> {
         outer: usize,
         runs: &[IndexedRun],
         from: &[E::Compute],
-        starts: &[usize],
+        starts: PixelStarts,
         (bounds, epilogue, channel): (Option<Bounds<E::Compute>>, Epilogue<E>, usize),
         rows: &mut [E::Compute],
     ) {
@@ -405,7 +405,7 @@ impl<E: Element> TaskOutput<'_, E> {
             for IndexedRun { elements, first } in runs.iter().filter(|run| whole(run)) {
                 kernels.pixels_to_rows(
                     from,
-                    &starts[*first..first + elements.len()],
+                    starts.of(*first..first + elements.len()),
                     &mut in_place,
                     elements.start,
                     bounds,
@@ -423,7 +423,7 @@ impl<E: Element> TaskOutput<'_, E> {
                 let mut rows = rows.chunks_mut(STAGED_ELEMENTS).take(channels.len()).collect::<SmallVec<[_; 16]>>();
                 kernels.pixels_to_rows(
                     from,
-                    &starts[first + at..first + at + count.max(lanes)],
+                    starts.of(first + at..first + at + count.max(lanes)),
                     &mut rows,
                     0,
                     bounds,
