@@ -166,10 +166,13 @@ impl Algorithm for DepthwiseRows {
         // The variants that read the input in place skip the padding, so they need no padded copy.
         if windows && axes.len() == 2 {
             if reads_in_place(y, x, &query.sizes) {
-                // With a step of two, deinterleaving the rows of a copy gains nothing.
-                variants.retain(|_| x.in_step != 2);
-                variants
-                    .push((Variant::WindowsInPlace, of_channels(summed.by_window_in_place(x.in_step, several, rates))));
+                // With several rows of taps and a step of two, deinterleaving the rows of a copy gains nothing.
+                variants.retain(|_| !several || x.in_step != 2);
+                let channel = match several {
+                    true => summed.by_window_in_place(x.in_step, rates),
+                    false => summed.by_row_in_place(x.in_step, x.near_ends().div_ceil(lanes), rates),
+                };
+                variants.push((Variant::WindowsInPlace, of_channels(channel)));
             }
             let vectors = (y.output * x.output).div_ceil(lanes);
             let keeps_rows = [y, x].iter().all(|axis| (axis.in_step, axis.out_step) == (1, 1)) && x.input == x.output;

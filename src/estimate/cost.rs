@@ -9,7 +9,7 @@
 
 use crate::estimate::machine::{Machine, Rates};
 use crate::geometry::Axes;
-use crate::kernel::MOST_PHASES;
+use crate::kernel::{FEW_TAPS, MOST_PHASES};
 use crate::layout::input_tile::InputTiles;
 use crate::spec::{DataFormat, Problem};
 use std::cmp::Ordering;
@@ -377,14 +377,25 @@ impl Rows {
         match stride {
             // Few sums are in flight, and their products wait for each other.
             2 => self.of(54.0, 7.0, 1.1 * strided) + Cost(0.4 * strided) * self.rows * self.taps,
-            _ => self.of(54.0, 5.0, if several { 0.7 } else { 1.4 } * rates.window_products),
+            _ if several => self.of(54.0, 5.0, 0.7 * rates.window_products),
+            _ if self.taps <= FEW_TAPS => self.of(54.0, 5.0, 0.6 * rates.window_products),
+            _ => self.of(54.0, 5.0, 1.4 * rates.window_products),
         }
     }
 
-    /// The cost of a window that moves down the input and skips the padding.
-    pub fn by_window_in_place(&self, stride: usize, several: bool, rates: &Rates) -> Cost {
+    /// The cost of a single row of taps on the input, where `near_ends` vectors at both ends of a row read outside of it.
+    pub fn by_row_in_place(&self, stride: usize, near_ends: usize, rates: &Rates) -> Cost {
+        /// A product of a vector of which some elements do not exist.
+        const PARTIAL: Cost = Cost(30.0);
+        // Each end has a vector that partly reads inside.
+        let partial = if near_ends > 0 { near_ends + 1 } else { 0 };
+        self.by_window(stride, false, rates) + Cost(450.0) + PARTIAL.times(&[self.rows, partial, self.taps])
+    }
+
+    /// The cost of a window with several rows of taps that moves down the input and skips the padding.
+    pub fn by_window_in_place(&self, stride: usize, rates: &Rates) -> Cost {
         let strided = rates.strided_window_products;
-        let row = if several { Cost(1.4 * strided) * self.taps + Cost(34.0) } else { Cost(10.0) };
+        let row = Cost(1.4 * strided) * self.taps + Cost(34.0);
         match stride {
             2 => self.of(91.0, 13.0, 0.2 * strided) + row * self.rows,
             _ => self.of(268.0, 8.0, 0.6 * rates.window_products),

@@ -52,10 +52,38 @@ pub(crate) struct Edges {
     pub width: usize,
 }
 
-/// The most tap columns of a window with edges.
+/// The most tap columns of a window with edges and several rows of taps.
 pub(crate) const MOST_COLUMNS: usize = 8;
 
+/// The most taps of a single row whose weights stay in registers.
+pub(crate) const FEW_TAPS: usize = 5;
+
 impl Edges {
+    /// The lanes that exist of the vector at an offset in a row.
+    #[inline(always)]
+    fn lanes_at<V: Vector>(&self, offset: usize) -> u16 {
+        let at = self.column + offset as isize;
+        let begin = (-at).clamp(0, V::LANES as isize);
+        let end = (self.width as isize - at).clamp(begin, V::LANES as isize);
+        ((1u32 << end) - (1u32 << begin)) as u16
+    }
+
+    /// The vectors of a row of results for which all elements that a single row of taps reads exist. The vectors before
+    /// and after have elements that don't exist, `every` per result.
+    #[inline(always)]
+    fn inside<V: Vector>(&self, columns: &[usize], results: &Results, every: usize) -> Range<usize> {
+        let (least, most) = (columns.iter().min().map_or(0, |c| *c), columns.iter().max().map_or(0, |c| *c));
+        let offset = |vector: usize| self.column + (every * VectorBlock::<1>::new::<V>(results, vector).first) as isize;
+        let (mut begin, mut end) = (0, results.width.div_ceil(V::LANES));
+        while begin < end && offset(begin) + (least as isize) < 0 {
+            begin += 1;
+        }
+        while begin < end && offset(end - 1) + (most + every * V::LANES) as isize > self.width as isize {
+            end -= 1;
+        }
+        begin..end
+    }
+
     /// The lanes that exist, per tap column, vector of an accumulator block, and half of the
     /// elements read for that vector.
     #[inline(always)]
@@ -68,10 +96,7 @@ impl Edges {
         for (lanes, column) in lanes.iter_mut().zip(columns) {
             for (u, of_halves) in lanes.iter_mut().enumerate() {
                 for (half, lanes) in of_halves.iter_mut().enumerate() {
-                    let at = self.column + (column + STEP * block.at::<V>(u) + half * V::LANES) as isize;
-                    let begin = (-at).clamp(0, V::LANES as isize);
-                    let end = (self.width as isize - at).clamp(begin, V::LANES as isize);
-                    *lanes = ((1u32 << end) - (1u32 << begin)) as u16;
+                    *lanes = self.lanes_at::<V>(column + STEP * block.at::<V>(u) + half * V::LANES);
                 }
             }
         }
@@ -100,8 +125,8 @@ pub(crate) struct Results {
 /// # Safety
 /// The CPU has `V`'s instruction set. There are `K` rows of weights. For each row and tap, `source`
 /// holds `every` elements per result, for at least as many results as a vector has lanes. With
-/// edges, `source` holds all rows and columns that exist instead, and `V` has masked loads. `to`
-/// holds all rows.
+/// edges, `source` holds all rows and columns that exist instead. If `K` is one, all rows of such a
+/// window exist, else `V` has masked loads. `to` holds all rows.
 #[inline(always)]
 pub(crate) unsafe fn window<V: Vector, const K: usize, const U: usize>(
     window: &Window<V::Lane>,
@@ -109,11 +134,31 @@ pub(crate) unsafe fn window<V: Vector, const K: usize, const U: usize>(
     to: &mut [V::Lane],
 ) {
     let vectors = results.width.div_ceil(V::LANES);
-    let mut at = 0;
-    while at < vectors {
-        // Accumulator blocks of about the same number of vectors: a narrow one waits for its own sums.
-        let count = (vectors - at).div_ceil((vectors - at).div_ceil(U));
+    let inside = match window.edges {
+        Some(edges) if K == 1 => edges.inside::<V>(window.columns, results, window.steps.1),
+        _ => 0..vectors,
+    };
+    for at in (0..inside.start).chain(inside.end..vectors) {
         // SAFETY: this function's contract.
+        unsafe { single_tap_row_at_edges::<V>(window, results, at, to) }
+    }
+    if K == 1 && window.steps.1 == 1 {
+        // SAFETY: this function's contract. All elements of these vectors exist.
+        unsafe {
+            match window.columns.len() {
+                1 => return few_taps::<V, 1>(window, results, inside, to),
+                2 => return few_taps::<V, 2>(window, results, inside, to),
+                3 => return few_taps::<V, 3>(window, results, inside, to),
+                4 => return few_taps::<V, 4>(window, results, inside, to),
+                FEW_TAPS => return few_taps::<V, FEW_TAPS>(window, results, inside, to),
+                _ => {}
+            }
+        }
+    }
+    let (mut at, mut blocks) = (inside.start, EvenBlocks::new(inside.len(), U));
+    while at < inside.end {
+        let count = blocks.next();
+        // SAFETY: this function's contract. With a single row of taps, all elements of these vectors exist.
         unsafe {
             match count {
                 1 => rows_of_block::<V, K, 1>(window, results, at, to),
@@ -141,8 +186,8 @@ unsafe fn rows_of_block<V: Vector, const K: usize, const U: usize>(
     // SAFETY: this function's contract.
     unsafe {
         match (K, window.steps.1) {
-            (1, 1) => single_tap_row::<V, 1, U>(window, results, block, to),
-            (1, _) => single_tap_row::<V, 2, U>(window, results, block, to),
+            (1, 1) => single_tap_row::<V, 1, U, false>(window, results, block, to),
+            (1, _) => single_tap_row::<V, 2, U, false>(window, results, block, to),
             (_, 1) => with_or_without_edges::<V, 1, K, K, U>(window, results, block, to),
             // With step two, half as many rows of results are in progress.
             (3, _) => with_or_without_edges::<V, 2, 3, 2, U>(window, results, block, to),
@@ -173,12 +218,101 @@ unsafe fn with_or_without_edges<V: Vector, const STEP: usize, const K: usize, co
     }
 }
 
+/// Computes a range of vectors of all rows for a single row of `T` taps, whose weights stay in registers.
+///
+/// # Safety
+/// As [`window`] with `K` of one and steps of one. There are `T` taps, and all elements exist that they read for these
+/// vectors.
+#[inline(always)]
+unsafe fn few_taps<V: Vector, const T: usize>(
+    window: &Window<V::Lane>,
+    results: &Results,
+    vectors: Range<usize>,
+    to: &mut [V::Lane],
+) {
+    let first = window.source.as_ptr().wrapping_offset(window.edges.map_or(0, |edges| edges.first));
+    // SAFETY: this function's contract.
+    unsafe {
+        let (mut weights, mut columns) = ([V::splat(window.bias); T], [0; T]);
+        for t in 0..T {
+            (weights[t], columns[t]) = (V::splat(window.weights[t]), window.columns[t]);
+        }
+        // Vectors before this one are not the last of a row of partial vectors.
+        let whole = vectors.end.min(results.width / V::LANES);
+        for row in 0..results.rows {
+            let source = first.wrapping_add(row * window.pitch);
+            let mut at = vectors.start;
+            while at + 4 <= whole {
+                let offset = at * V::LANES;
+                let source = source.wrapping_add(offset);
+                let sums = sums_of_few_taps::<V, T, 4>(source, &columns, &weights, window);
+                for u in 0..4 {
+                    sums[u].store(to.as_mut_ptr().add(row * results.step + offset + u * V::LANES));
+                }
+                at += 4;
+            }
+            while at < vectors.end {
+                let block = VectorBlock::<1>::new::<V>(results, at);
+                let source = source.wrapping_add(block.first);
+                block.store(sums_of_few_taps::<V, T, 1>(source, &columns, &weights, window), results, row, to);
+                at += 1;
+            }
+        }
+    }
+}
+
+/// The results of `U` vectors of a row, of which `source` holds all elements that `T` taps read.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set, and the elements exist.
+#[inline(always)]
+unsafe fn sums_of_few_taps<V: Vector, const T: usize, const U: usize>(
+    source: *const V::Lane,
+    columns: &[usize; T],
+    weights: &[V; T],
+    window: &Window<V::Lane>,
+) -> [V; U] {
+    // SAFETY: this function's contract.
+    unsafe {
+        let mut sums = [V::splat(window.bias); U];
+        for t in 0..T {
+            let source = source.wrapping_add(columns[t]);
+            for u in 0..U {
+                sums[u] = sums[u].mul_add(V::load(source.wrapping_add(u * V::LANES)), weights[t]);
+            }
+        }
+        clamp_all(sums, window.bounds)
+    }
+}
+
+/// Computes vector `at` of all rows for a single row of taps, of whose elements only some exist.
+///
+/// # Safety
+/// As [`window`]. The window has edges.
+#[inline(always)]
+unsafe fn single_tap_row_at_edges<V: Vector>(
+    window: &Window<V::Lane>,
+    results: &Results,
+    at: usize,
+    to: &mut [V::Lane],
+) {
+    let block = VectorBlock::<1>::new::<V>(results, at);
+    // SAFETY: this function's contract.
+    unsafe {
+        match window.steps.1 {
+            1 => single_tap_row::<V, 1, 1, true>(window, results, block, to),
+            _ => single_tap_row::<V, 2, 1, true>(window, results, block, to),
+        }
+    }
+}
+
 /// Computes all rows of an accumulator block for a single row of taps.
 ///
 /// # Safety
-/// As [`rows_of_block`]. `EVERY` is the window's.
+/// As [`rows_of_block`]. `EVERY` is the window's. If not `EDGES`, all elements that are read exist, else the window has
+/// edges.
 #[inline(always)]
-unsafe fn single_tap_row<V: Vector, const EVERY: usize, const U: usize>(
+unsafe fn single_tap_row<V: Vector, const EVERY: usize, const U: usize, const EDGES: bool>(
     window: &Window<V::Lane>,
     results: &Results,
     block: VectorBlock<U>,
@@ -190,16 +324,41 @@ unsafe fn single_tap_row<V: Vector, const EVERY: usize, const U: usize>(
         // together.
         let mut row = 0;
         while U < 4 && row + 4 <= results.rows {
-            side_by_side::<V, EVERY, 4, U>(window, results, row, block, to);
+            side_by_side::<V, EVERY, 4, U, EDGES>(window, results, row, block, to);
             row += 4;
         }
         while row + 2 <= results.rows {
-            side_by_side::<V, EVERY, 2, U>(window, results, row, block, to);
+            side_by_side::<V, EVERY, 2, U, EDGES>(window, results, row, block, to);
             row += 2;
         }
         if row < results.rows {
-            side_by_side::<V, EVERY, 1, U>(window, results, row, block, to);
+            side_by_side::<V, EVERY, 1, U, EDGES>(window, results, row, block, to);
         }
+    }
+}
+
+/// Accumulator blocks of about the same number of vectors, since a narrow one waits for its own sums.
+#[derive(Clone, Copy)]
+struct EvenBlocks {
+    /// Vectors of each block, but for the first blocks.
+    least: usize,
+    /// The number of blocks before those, of one vector more.
+    longer: usize,
+}
+
+impl EvenBlocks {
+    #[inline(always)]
+    fn new(vectors: usize, most: usize) -> Self {
+        let blocks = vectors.div_ceil(most).max(1);
+        EvenBlocks { least: vectors / blocks, longer: vectors % blocks }
+    }
+
+    /// The vectors of the next block.
+    #[inline(always)]
+    fn next(&mut self) -> usize {
+        let is_longer = self.longer > 0;
+        self.longer -= usize::from(is_longer);
+        self.least + usize::from(is_longer)
     }
 }
 
@@ -350,13 +509,14 @@ pub(crate) unsafe fn row_pairs<V: Vector, const U: usize>(
     to: &mut [V::Lane],
 ) {
     let vectors = results.width.div_ceil(V::LANES);
+    let blocks = EvenBlocks::new(vectors, U);
     let row_bytes = size_of::<V::Lane>() * results.step.max(window.pitch);
     let band = (BAND_BYTES / row_bytes.max(1)).next_multiple_of(2).max(2);
     for first in (0..results.rows).step_by(band) {
         let rows = first..results.rows.min(first.saturating_add(band));
-        let mut at = 0;
+        let (mut at, mut blocks) = (0, blocks);
         while at < vectors {
-            let count = (vectors - at).div_ceil((vectors - at).div_ceil(U));
+            let count = blocks.next();
             let rows = rows.clone();
             // SAFETY: this function's contract.
             unsafe {
@@ -488,17 +648,19 @@ unsafe fn load<V: Vector, const SOME: bool>(from: *const V::Lane, lanes: u16) ->
 /// # Safety
 /// As [`single_tap_row`]. There are `row + R` rows.
 #[inline(always)]
-unsafe fn side_by_side<V: Vector, const EVERY: usize, const R: usize, const U: usize>(
+unsafe fn side_by_side<V: Vector, const EVERY: usize, const R: usize, const U: usize, const EDGES: bool>(
     window: &Window<V::Lane>,
     results: &Results,
     row: usize,
     block: VectorBlock<U>,
     to: &mut [V::Lane],
 ) {
+    let edges = window.edges.unwrap_or(Edges { first: 0, rows: (0, 0), column: 0, width: 0 });
+    let lanes_at = |offset: usize| if EDGES { edges.lanes_at::<V>(offset) } else { 0 };
     // SAFETY: as in `rolling_rows`.
     unsafe {
         let mut sums = [[V::splat(window.bias); U]; R];
-        let source = window.source.as_ptr().wrapping_add(row * window.pitch);
+        let source = window.source.as_ptr().wrapping_offset(edges.first).wrapping_add(row * window.pitch);
         let mut taps = window.columns.iter().zip(window.weights).peekable();
         while let Some((column, weight)) = taps.next() {
             // With step two, the elements in between are those that the next tap column reads.
@@ -506,13 +668,15 @@ unsafe fn side_by_side<V: Vector, const EVERY: usize, const R: usize, const U: u
             let weight = V::splat(*weight);
             for r in 0..R {
                 for u in 0..U {
-                    let from = source.wrapping_add(r * window.pitch + column + EVERY * block.at::<V>(u));
-                    let x = V::load(from);
+                    let offset = column + EVERY * block.at::<V>(u);
+                    let from = source.wrapping_add(r * window.pitch + offset);
+                    let x = load::<V, EDGES>(from, lanes_at(offset));
                     if EVERY == 1 {
                         sums[r][u] = sums[r][u].mul_add(x, weight);
                         continue;
                     }
-                    let [even, odd] = x.unzip(V::load(from.wrapping_add(V::LANES)));
+                    let next = load::<V, EDGES>(from.wrapping_add(V::LANES), lanes_at(offset + V::LANES));
+                    let [even, odd] = x.unzip(next);
                     sums[r][u] = sums[r][u].mul_add(even, weight);
                     if let Some((_, weight)) = between {
                         sums[r][u] = sums[r][u].mul_add(odd, V::splat(*weight));

@@ -697,35 +697,45 @@ fn planes<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
 fn windows_with_edges<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let mut calls = 0;
     let lanes = kernels.lanes;
-    for (taps, every, columns) in
-        iproduct!([3, 5, 7], [1, 2], [&[0][..], &[0, 1, 4]]).filter(|w| kernels.masks || (w.1, w.2) == (1, &[0]))
-    {
+    let any = [&[0][..], &[0, 1, 4]];
+    let windows = iproduct!([3, 5, 7], [1, 2], any).filter(|w| kernels.masks || (w.1, w.2) == (1, &[0]));
+    let far = [0, lanes + 3, 4 * lanes];
+    let of_one_row = iproduct!([1], [1, 2], any.into_iter().chain([&[0, 1, 2, 3, 4, 5, 6, 7, 8][..], &[2, 0], &far]));
+    for (taps, every, columns) in windows.chain(of_one_row) {
+        let down = if taps == 1 { 1 } else { every };
         for (width, before, after) in [1, lanes, 2 * lanes + 1, 5 * lanes - 1, 2100]
             .into_iter()
             .flat_map(|w| [(w, 0, 0), (w, 1, 1), (w, 3, lanes + 3)])
         {
-            let heights = [(1, 1, 2), (4, 0, 0), (6, 3, 9), (2, 8, 1)];
-            for ((height, above, below), bounds) in heights.into_iter().cartesian_product(all_bounds()) {
-                let results = |size: usize, taps: usize| (size >= taps).then(|| (size - taps) / every + 1);
-                let furthest = columns[columns.len() - 1];
-                let sizes = results(before + width + after, furthest + 1).zip(results(above + height + below, taps));
+            let heights = match taps {
+                1 => &[(1, 0, 0), (7, 0, 0)][..],
+                _ => &[(1, 1, 2), (4, 0, 0), (6, 3, 9), (2, 8, 1)],
+            };
+            for (&(height, above, below), bounds) in heights.iter().cartesian_product(all_bounds()) {
+                let results = |size: usize, taps: usize, step: usize| (size >= taps).then(|| (size - taps) / step + 1);
+                let furthest = columns.iter().fold(0, |far, column| far.max(*column));
+                let sizes = results(before + width + after, furthest + 1, every).zip(results(
+                    above + height + below,
+                    taps,
+                    down,
+                ));
                 let Some((wide, rows)) = sizes else { continue };
                 let inside = before == 0 && furthest + every * wide.max(lanes) <= width;
-                if !kernels.masks && !inside {
+                if !kernels.masks && taps > 1 && !inside {
                     continue;
                 }
                 let source = Guarded::new(side, &values::<T>(height * width, 1));
                 let weights = Guarded::new(side, &values::<T>(taps * columns.len(), 2));
                 let edges = Edges {
                     first: -((above * width + before) as isize),
-                    rows: (above.min((rows - 1) * every + taps), (above + height).min((rows - 1) * every + taps)),
+                    rows: (above.min((rows - 1) * down + taps), (above + height).min((rows - 1) * down + taps)),
                     column: -(before as isize),
                     width,
                 };
                 let window = Window {
                     source: &source,
                     pitch: width,
-                    steps: (every, every),
+                    steps: (down, every),
                     columns,
                     weights: &weights,
                     bias: T::of(5),
@@ -738,7 +748,7 @@ fn windows_with_edges<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                     let (r, i) = (at / wide, at % wide);
                     let pairs = (0..taps).flat_map(|k| (0..columns.len()).map(move |c| (k, c)));
                     let want = pairs.fold(T::of(5), |sum, (k, c)| {
-                        let row = (r * every + k).checked_sub(above).filter(|row| *row < height);
+                        let row = (r * down + k).checked_sub(above).filter(|row| *row < height);
                         let column = (i * every + columns[c]).checked_sub(before).filter(|column| *column < width);
                         match row.zip(column) {
                             Some((row, column)) => {

@@ -387,9 +387,9 @@ impl<T: Compute> Kernels<T> {
     /// - The number of tap rows is not in [`WINDOW_ROWS`], or there is no kernel for the steps.
     /// - For some row and tap, the source has fewer than `every · max(width, lanes)` elements.
     /// - `to` does not hold all rows.
-    /// - With [`Edges`]: there is one tap row, there are more than [`MOST_COLUMNS`] tap columns, or the
-    ///   source does not hold the existing elements.
-    /// - With [`Edges`] and without masked loads: the steps are two, there are several tap columns, or
+    /// - With [`Edges`]: the source does not hold the existing elements, or there are several tap rows of more than
+    ///   [`MOST_COLUMNS`] tap columns, or one tap row and not all rows exist.
+    /// - With [`Edges`], several tap rows, and without masked loads: the steps are two, there are several tap columns, or
     ///   vectors read columns that do not exist.
     pub fn sum_of_window(&self, window: &Window<T>, results: &Results, to: &mut [T]) {
         let Some(last) = results.rows.checked_sub(1) else { return };
@@ -403,11 +403,11 @@ impl<T: Compute> Kernels<T> {
         let furthest = window.columns.iter().max().map_or(0, |column| *column);
         let across = reach([(furthest, 1), (every, results.width.max(self.lanes))]);
         if let Some(Edges { first, rows: (begin, end), column, width }) = window.edges {
-            assert!(rows > 1 && window.columns.len() <= MOST_COLUMNS && end <= below);
+            assert!(end <= below && if rows == 1 { (begin, end) == (0, below) } else { columns <= MOST_COLUMNS });
             // indices before the source are negative
             assert!(across.saturating_add(column.unsigned_abs()) <= isize::MAX as usize);
             let inside = column >= 0 && column as usize + across <= width;
-            assert!(self.masks || inside && window.columns.len() == 1 && down == 1);
+            assert!(self.masks || rows == 1 || inside && columns == 1 && down == 1);
             if begin < end {
                 let row =
                     |at: usize| (at as i128).saturating_mul(window.pitch as i128) + first as i128 - column as i128;
@@ -424,8 +424,8 @@ impl<T: Compute> Kernels<T> {
         let in_pairs = few_sums && down == 1 && !self.masks;
         let kernel = if in_pairs { self.sum_of_row_pairs } else { self.sum_of_window[kernel] };
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
-        // are the rest of the contract. Without masked loads, only single columns with steps of one have
-        // edges, and they are summed in pairs.
+        // are the rest of the contract. Without masked loads, of several tap rows only single columns with steps of one
+        // have edges, and they are summed in pairs.
         unsafe { kernel(window, results, to) }
     }
 

@@ -45,7 +45,7 @@ pub(crate) use cyclic::CYCLIC_RESULTS;
 pub(crate) use depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps, Spaced};
 pub(crate) use depthwise_plane::PlaneTaps;
 pub(crate) use depthwise_taps::{MOST_PHASES, WeightedTap};
-pub(crate) use depthwise_window::{Edges, MOST_COLUMNS, Results, Window};
+pub(crate) use depthwise_window::{Edges, FEW_TAPS, MOST_COLUMNS, Results, Window};
 pub(crate) use dispatch::Dispatch;
 pub(crate) use f16_convert::{narrow, widen};
 pub(crate) use fourier::FOURIER_VALUES;

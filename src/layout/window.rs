@@ -34,12 +34,16 @@ pub(crate) struct WindowTaps {
 
 /// Whether windows can read the input itself.
 ///
-/// This needs several equally spaced rows of taps and few columns. Without masked loads it needs a single column, whose
-/// vectors do not leave the rows.
+/// A single row of taps must read the row of its results, so that all its rows exist. Several rows of taps must be equally
+/// spaced and have few columns. Without masked loads these need a single column, whose vectors do not leave the rows.
 pub(crate) fn reads_in_place(y: &AxisPhases, x: &AxisPhases, sizes: &KernelSizes) -> bool {
     let step = y.in_step;
+    let own_row = |phase: &Phase| phase.taps.iter().map(|tap| tap.shift).eq([0]);
+    if (step, y.out_step) == (1, 1) && y.input == y.output && y.phases.iter().all(own_row) {
+        return (1..=2).contains(&x.in_step);
+    }
     let keeps_rows = step == 1 && x.input == x.output && x.input >= sizes.lanes;
-    let is_column = |phase: &Phase| phase.taps.iter().map(|tap| tap.shift).eq([0]);
+    let is_column = own_row;
     let moves = |phase: &Phase| {
         let rows = phase.taps.len();
         rows > 1 && WINDOW_ROWS.contains(&rows) && spread(phase, (step, step)).is_some()

@@ -269,7 +269,7 @@ unsafe impl<T: Compute, const N: usize> Vector for Lanes<T, N> {
 macro_rules! register {
     ($(#[$attr:meta])* $name:ident($registers:literal $register:ty) of $lanes:literal $lane:ty:
         $splat:path, $load:path, $store:path, |$acc:ident, $a:ident, $b:ident| $fma:expr, $add:path, $sub:path, |$value:ident, $low:ident, $high:ident| $clamp:expr,
-        |$x:ident, $y:ident| $zip:expr, $unzip:expr, |$v:ident, $lanes_of:ident| $permute:expr $(, streamed $stream:path)? $(, masked $load_some:path, $store_some:path, $mask:ty)? $(, fuses $fuses:literal)? $(, by lanes $by_lane:ident of $($lane_index:literal)+)?) => {
+        |$x:ident, $y:ident| $zip:expr, $unzip:expr, |$v:ident, $lanes_of:ident| $permute:expr $(, streamed $stream:path)? $(, partly $load_partly:path)? $(, masked $load_some:path, $store_some:path, $mask:ty)? $(, fuses $fuses:literal)? $(, by lanes $by_lane:ident of $($lane_index:literal)+)?) => {
         $(#[$attr])*
         #[derive(Clone, Copy)]
         pub(crate) struct $name($register);
@@ -317,6 +317,15 @@ macro_rules! register {
                 // SAFETY: all CPUs with such registers have this instruction, which accesses no
                 // memory.
                 unsafe { _mm_sfence() }
+            }
+            )?
+
+            $(
+            #[inline(always)]
+            unsafe fn load_some(from: *const $lane, lanes: u16) -> Self {
+                // SAFETY: by the trait's contract, the CPU has these instructions. They read only
+                // these lanes.
+                Self(unsafe { $load_partly(from, lanes) })
             }
             )?
 
@@ -571,6 +580,18 @@ mod x86 {
         streamed _mm512_stream_pd,
         masked _mm512_maskz_loadu_pd, _mm512_mask_storeu_pd, __mmask8
     );
+    /// # Safety
+    /// The CPU has AVX2, and the lanes whose bit is set are readable.
+    #[inline(always)]
+    unsafe fn load_some_256(from: *const f32, lanes: u16) -> __m256 {
+        // SAFETY: this function's contract. Lanes whose mask's highest bit is zero are not read.
+        unsafe {
+            let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+            let set = _mm256_and_si256(_mm256_set1_epi32(i32::from(lanes)), bits);
+            _mm256_maskload_ps(from, _mm256_cmpeq_epi32(set, bits))
+        }
+    }
+
     register!(
         /// Eight f32 of AVX.
         F32x8(16 __m256) of 8 f32:
@@ -586,7 +607,8 @@ mod x86 {
             [even, odd].map(|halves| _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(_mm256_castps_pd(halves))))
         },
         |v, lanes| _mm256_permutevar8x32_ps(v, _mm256_loadu_si256(lanes.cast())),
-        streamed _mm256_stream_ps
+        streamed _mm256_stream_ps,
+        partly load_some_256
     );
     register!(
         /// Four f64 of AVX.
