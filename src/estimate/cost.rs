@@ -11,6 +11,7 @@ use crate::estimate::machine::{Machine, Rates};
 use crate::geometry::Axes;
 use crate::kernel::{FEW_TAPS, MOST_PHASES};
 use crate::layout::input_tile::InputTiles;
+use crate::simd::vector::LINE_BYTES;
 use crate::spec::{DataFormat, Problem};
 use std::cmp::Ordering;
 use std::iter::Sum;
@@ -260,9 +261,6 @@ pub(crate) fn buffered(data_format: DataFormat, channels: usize) -> Cost {
 /// Planes whose distance is a multiple of this many bytes compete for the same sets of L1.
 const ALIASED: usize = 4 << 10;
 
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
 /// The ways of a set of L1 on a Zen 3 and a Zen 4: the cache lines of competing planes that it holds.
 const L1_WAYS: usize = 8;
 
@@ -282,7 +280,7 @@ pub(crate) fn partly_stored(
     let plane = problem.axes.iter().fold(element, |bytes, axis| bytes.saturating_mul(axis.output));
     let output = plane.saturating_mul(problem.group_out * problem.group);
     let evicted = rows > L1_WAYS && plane.is_multiple_of(ALIASED) && output > machine.l2;
-    if evicted && run_bytes < LINE { PART_OF_LINE } else { Cost::ZERO }
+    if evicted && run_bytes < LINE_BYTES { PART_OF_LINE } else { Cost::ZERO }
 }
 
 /// Storing a vector of sums whose lanes are channels. Channels-first results are transposed.
@@ -499,7 +497,7 @@ pub(crate) fn evicted_lines(
     if bytes <= machine.l2 || problem.group_in <= L1_WAYS || !plane.is_multiple_of(ALIASED) {
         return Cost::ZERO;
     }
-    Cost(machine.rates.aliased_in_place) * LINE.div_ceil(run_bytes.max(1)) * panels
+    Cost(machine.rates.aliased_in_place) * LINE_BYTES.div_ceil(run_bytes.max(1)) * panels
 }
 
 /// Reading a vector of a plane a few positions at a time, where L2 does not hold the `bytes` of the input.
@@ -564,11 +562,11 @@ impl InPlace {
 /// loads whole lines, however little of them it uses.
 pub(crate) fn read_in_passes(pixels: usize, bytes: [usize; 2], vector_bytes: usize, machine: &Machine) -> Cost {
     let [pixel, pass] = bytes.map(|bytes| bytes.max(1));
-    if pixels.saturating_mul(pixel) <= machine.l2 || pass >= LINE {
+    if pixels.saturating_mul(pixel) <= machine.l2 || pass >= LINE_BYTES {
         return Cost::ZERO;
     }
-    let lines = pixel.div_ceil(pass).saturating_sub(pixel.div_ceil(LINE));
-    Cost(machine.rates.far_weights * LINE as f64 / vector_bytes as f64).times(&[pixels, lines])
+    let lines = pixel.div_ceil(pass).saturating_sub(pixel.div_ceil(LINE_BYTES));
+    Cost(machine.rates.far_weights * LINE_BYTES as f64 / vector_bytes as f64).times(&[pixels, lines])
 }
 
 /// The cost of one (channel, tap) pair of an `m` × `n` tile.

@@ -19,7 +19,6 @@ use crate::kernel::resample::TwoTaps;
 use crate::kernel::tile_transforms::{TileKind, TileTransforms};
 use crate::kernel::transpose::{MOST_STEP, PixelStarts};
 use crate::kernel::winograd::MOST_TAPS;
-use crate::simd::vector::prefetch;
 
 type AccumulateRow<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]);
 type Strided<T> = unsafe fn(from: &[T], step: usize, to: &mut [T]);
@@ -134,12 +133,6 @@ impl<T: Compute> Kernels<T> {
             1 | 2 | 4 => self.row_tiles[phases.ilog2() as usize],
             _ => &[],
         }
-    }
-
-    /// Prefetches the cache lines of some elements, if there is an instruction for it.
-    pub fn prefetch(&self, from: &[T]) {
-        const LINE: usize = 64;
-        from.iter().step_by(LINE / size_of::<T>()).for_each(|element| prefetch(element));
     }
 
     /// The transforms of a kind of tiles.

@@ -122,6 +122,9 @@ pub(crate) unsafe trait Vector: Copy {
     unsafe fn permute_lanes(self, lanes: *const u32) -> Self;
 }
 
+/// Bytes of a cache line.
+pub(crate) const LINE_BYTES: usize = 64;
+
 /// Whether there is an instruction for [`prefetch`].
 pub(crate) const PREFETCHES: bool = cfg!(target_arch = "x86_64");
 
@@ -139,9 +142,8 @@ pub(crate) fn prefetch<T>(address: *const T) {
 
 /// Prefetches the cache lines of some elements, if there is an instruction for it.
 pub(crate) fn prefetch_all<T>(elements: &[T]) {
-    const LINE: usize = 64;
     if PREFETCHES {
-        elements.iter().step_by((LINE / size_of::<T>()).max(1)).for_each(|element| prefetch(element));
+        elements.iter().step_by((LINE_BYTES / size_of::<T>()).max(1)).for_each(|element| prefetch(element));
     }
 }
 

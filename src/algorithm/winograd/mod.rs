@@ -43,6 +43,7 @@ use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, Ph
 use crate::output::task::Task;
 use crate::ranges::even_part;
 use crate::simd::isa::Isa;
+use crate::simd::vector::prefetch_all;
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
 use tiles::{Lattice, TapBlock, Term, TileInput, TilePhase, TileTable, Tiling};
@@ -872,7 +873,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                         for some in (0..tiles).step_by(TILES_AT_ONCE) {
                             let (at, tiles) = (first + some * tile.positions(), TILES_AT_ONCE.min(tiles - some));
                             let part = |at: usize| ahead.len() * at / count;
-                            self.kernels.prefetch(&ahead[part(at)..part(at + tiles * tile.positions())]);
+                            prefetch_all(&ahead[part(at)..part(at + tiles * tile.positions())]);
                             let positions = TilePositions { tiles, stride: of_data.tile, out_stride: of_products.tile };
                             for ((weight, chain), run) in chains.iter().cartesian_product(runs) {
                                 let source = Source {
