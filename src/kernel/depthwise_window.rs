@@ -68,8 +68,9 @@ impl Edges {
         ((1u32 << end) - (1u32 << begin)) as u16
     }
 
-    /// The vectors of a row of results for which all elements that a single row of taps reads exist. The vectors before
-    /// and after have elements that don't exist, `every` per result.
+    /// The vectors of a row of results for which all elements exist that a single row of taps reads.
+    ///
+    /// Elements of adjacent results are `every` apart.
     #[inline(always)]
     fn inside<V: Vector>(&self, columns: &[usize], results: &Results, every: usize) -> Range<usize> {
         let (least, most) = (columns.iter().min().map_or(0, |c| *c), columns.iter().max().map_or(0, |c| *c));
@@ -237,7 +238,7 @@ unsafe fn few_taps<V: Vector, const T: usize>(
         for t in 0..T {
             (weights[t], columns[t]) = (V::splat(window.weights[t]), window.columns[t]);
         }
-        // Vectors before this one are not the last of a row of partial vectors.
+        // Each vector before this one begins a whole number of vectors after its row does.
         let whole = vectors.end.min(results.width / V::LANES);
         for row in 0..results.rows {
             let source = first.wrapping_add(row * window.pitch);
@@ -285,7 +286,7 @@ unsafe fn sums_of_few_taps<V: Vector, const T: usize, const U: usize>(
     }
 }
 
-/// Computes vector `at` of all rows for a single row of taps, of whose elements only some exist.
+/// Computes vector `at` of all rows for a single row of taps, which also reads elements that do not exist.
 ///
 /// # Safety
 /// As [`window`]. The window has edges.
