@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// The elements of a slice at which pixels begin.
 ///
-/// The field is private, so that the last start is the largest if starts ascend.
+/// The fields are private, so that the largest start is known without a search if they ascend.
 #[derive(Clone, Copy)]
 pub(crate) struct PixelStarts<'a> {
     starts: &'a [usize],
