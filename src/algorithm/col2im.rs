@@ -14,7 +14,7 @@ use crate::compute::Compute;
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, OuterTap, Tap};
-use crate::kernel::{Col2imRun, Dispatch, Kernels, PositionTile, Source, Start};
+use crate::kernel::{Col2imRows, Col2imRun, Dispatch, Kernels, PositionTile, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::memory::{Aligned, Scratch, refill};
 use crate::output::partition::{Partition, group_parts};
@@ -25,6 +25,7 @@ use crate::simd::isa::Isa;
 use crate::spec::{DataFormat, Direction, Problem};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
+use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
 /// The rows of a block, as a multiple of its halo, from which threads share rows rather than channels if they copy the input.
@@ -35,6 +36,16 @@ const MOST_INTERLEAVED: usize = 16;
 
 /// Positions that are copied together from a plane that L2 does not hold. The first one is waited for.
 const LONG_RUN: usize = 256;
+
+/// Tiles of the positions whose products are computed together. With more of them, less of the last one is empty, but
+/// L1 does not hold their products.
+const MOST_TILES: usize = 6;
+
+/// The most products per position, so that L2 holds those of some rows of usual widths.
+const MOST_PRODUCTS: usize = 2048;
+
+/// Channels whose rows are summed by one call.
+const CHANNELS_TOGETHER: usize = 16;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +101,7 @@ impl Algorithm for Col2im {
             if bytes > machine.l2 {
                 return Err(format!("{bytes} bytes of products exceed L2"));
             }
-        } else if products > 1024 {
+        } else if products > MOST_PRODUCTS {
             return Err(format!("{products} products per position are too many for the ring"));
         }
         let row_bytes = x.input.saturating_mul(problem.group_in).saturating_mul(element);
@@ -98,6 +109,30 @@ impl Algorithm for Col2im {
         let far = bytes > machine.l2;
         let same_element = query.has_same_element();
         let copied = far || !same_element || problem.data_format == DataFormat::Nxc;
+        let store = match problem.data_format {
+            DataFormat::Ncx => cost::accumulated_store(x.out_step),
+            DataFormat::Nxc => cost::SCATTERED,
+        };
+        let output_rows: usize = axes.iter().rev().skip(1).map(|axis| axis.output).product();
+        let row_products = products.saturating_mul(x.input).saturating_mul(element);
+        // Sums wait for products that L2 does not hold.
+        let ring = if keeps_all { 0 } else { row_products.saturating_mul(slots(axes, 1)) };
+        let accumulated = if ring > machine.l2 { cost::ACCUMULATED_FAR } else { cost::ACCUMULATED };
+        let summed = accumulated.times(&[products, all_rows, x.input.div_ceil(lanes)])
+            + store.times(&[problem.group_out, phases, all_rows, x.input.div_ceil(lanes)])
+            + cost::ACCUMULATED_ROW.times(&[output_rows, problem.group_out]);
+        let per_vector = match (problem.data_format, copied) {
+            (DataFormat::Nxc, _) => cost::copied(DataFormat::Nxc, problem.group_in),
+            (DataFormat::Ncx, true) => cost::INTO_TILES,
+            (DataFormat::Ncx, false) => Cost::ZERO,
+        };
+        let per_run = if far { cost::FAR_RUN } else { Cost::ZERO };
+        // Each chunk reads all weights again.
+        let weights = products.saturating_mul(problem.group_in);
+        let weights = match weights.saturating_mul(element) > machine.l2 {
+            true => Cost::new(machine.rates.far_weights) * (weights / lanes),
+            false => Cost::ZERO,
+        };
         let mut best: Option<Col2im> = None;
         for &(mr, nv) in tiles {
             let remainder = products % mr;
@@ -105,37 +140,37 @@ impl Algorithm for Col2im {
             if forced.is_some_and(|f| f != (mr, last_mr)) {
                 continue;
             }
-            // Enough rows to fill a tile, or to copy long runs, if the ring and the copy still fit in
-            // half of L2 each.
-            let of_ring = if keeps_all { 0 } else { products.saturating_mul(x.input).saturating_mul(element) };
-            let fits = machine.l2 / 2 / of_ring.max(row_bytes);
-            let positions = if far { LONG_RUN } else { nv * lanes };
-            let chunk_rows = positions.div_ceil(x.input).clamp(1, fits.clamp(1, all_rows));
-            let vectors = (chunk_rows * x.input).div_ceil(lanes);
             let tile_cost = |m: usize, n: usize| cost::tile(m, n, lanes * element, false, machine);
-            let row_cost = |m: usize| {
-                let last = if vectors % nv > 0 { tile_cost(m, vectors % nv) } else { Cost::ZERO };
-                tile_cost(m, nv) * (vectors / nv) + last
+            let multiplied = |rows: usize| {
+                let vectors = (rows * x.input).div_ceil(lanes);
+                let row_cost = |m: usize| {
+                    let last = if vectors % nv > 0 { tile_cost(m, vectors % nv) } else { Cost::ZERO };
+                    tile_cost(m, nv) * (vectors / nv) + last
+                };
+                let last = if remainder > 0 { row_cost(last_mr) } else { Cost::ZERO };
+                let panels = row_cost(mr) * (products / mr) + last;
+                let copying = per_vector.times(&[vectors, problem.group_in]) + per_run * problem.group_in;
+                panels * problem.group_in + copying + weights
             };
-            let last = if remainder > 0 { row_cost(last_mr) } else { Cost::ZERO };
-            let panels = row_cost(mr) * (products / mr) + last;
-            let accumulated = cost::ACCUMULATED.times(&[products, vectors]);
-            let store = match problem.data_format {
-                DataFormat::Ncx => cost::accumulated_store(x.out_step),
-                DataFormat::Nxc => cost::SCATTERED,
+            let all_multiplied = |chunk_rows: usize| {
+                let rest = all_rows % chunk_rows;
+                let last = if rest > 0 { multiplied(rest) } else { Cost::ZERO };
+                multiplied(chunk_rows) * (all_rows / chunk_rows) + last
             };
-            let stored = store.times(&[vectors, problem.group_out, phases]);
-            let per_vector = match (problem.data_format, copied) {
-                (DataFormat::Nxc, _) => cost::copied(DataFormat::Nxc, problem.group_in),
-                (DataFormat::Ncx, true) => cost::INTO_TILES,
-                (DataFormat::Ncx, false) => Cost::ZERO,
+            // Rows that fill whole tiles, or to copy long runs, if the ring and the copy still fit in half of L2 each.
+            let of_ring = if keeps_all { 0 } else { row_products };
+            let fits = (machine.l2 / 2 / of_ring.max(row_bytes)).clamp(1, all_rows);
+            let chunk_rows = if far {
+                LONG_RUN.div_ceil(x.input).min(fits)
+            } else {
+                let least = |best: (Cost, usize), rows: usize| {
+                    let cost = all_multiplied(rows);
+                    if cost < best.0 { (cost, rows) } else { best }
+                };
+                let most = (MOST_TILES * nv * lanes).div_ceil(x.input).min(fits);
+                (2..=most).fold((all_multiplied(1), 1), least).1
             };
-            let per_run = if far { cost::FAR_RUN } else { Cost::ZERO };
-            let copying = per_vector.times(&[vectors, problem.group_in]) + per_run * problem.group_in;
-            let output_rows = axes.iter().rev().skip(1).map(|axis| axis.output).product();
-            let rows = cost::ACCUMULATED_ROW.times(&[output_rows, problem.group_out]);
-            let chunk = panels * problem.group_in + accumulated + stored + copying;
-            let group = chunk * all_rows.div_ceil(chunk_rows) + rows;
+            let group = all_multiplied(chunk_rows) + summed;
             let cost = group.times(&[problem.group, problem.batch]).rounded();
             if best.as_ref().is_none_or(|b| cost < b.cost) {
                 best = Some(Col2im { mr, last_mr, nv, chunk_rows, keeps_all, copied, cost, axes: axes.clone() });
@@ -164,7 +199,7 @@ impl Algorithm for Col2im {
                 let matrices = problem.batch.saturating_mul(problem.group);
                 self.chunks().saturating_mul(slot.saturating_add(x.input)).saturating_mul(matrices)
             }
-            false => self.slots().saturating_mul(slot),
+            false => slots(&self.axes, self.chunk_rows).saturating_mul(slot),
         };
         let ring = (problem.group_out * taps + self.mr).saturating_mul(rows);
         // The phases of one channel, or of few channels together.
@@ -207,9 +242,9 @@ impl Algorithm for Col2im {
         let wanted = if threads == 1 { 1 } else { threads.div_ceil((problem.batch * groups.len()).max(1)) };
         // Each part of the channels copies the input again, and each block of rows computes the
         // products of its halo again, so use no more of them than the threads need.
-        let few_copies = self.copied && y.grid >= WORTH_A_HALO * wanted * self.halo().max(1);
+        let few_copies = self.copied && y.grid >= WORTH_A_HALO * wanted * halo(&self.axes).max(1);
         // The work of the thread that has most of it, in rows of channels.
-        let by_rows = (y.grid.div_ceil(wanted) + self.halo()).saturating_mul(problem.group_out);
+        let by_rows = (y.grid.div_ceil(wanted) + halo(&self.axes)).saturating_mul(problem.group_out);
         let by_channels = problem.group_out.div_ceil(wanted).saturating_mul(y.grid);
         let shares_rows = few_copies || by_rows < by_channels;
         let parts = match problem.data_format {
@@ -255,21 +290,26 @@ impl Col2im {
         input_rows(&self.axes).div_ceil(self.chunk_rows)
     }
 
-    /// The slots of a ring. They hold the rows that the taps of one grid row span, for any chunk offset.
-    fn slots(&self) -> usize {
-        (self.halo() + self.chunk_rows).div_ceil(self.chunk_rows) + 1
-    }
-
-    /// The input rows that a block of grid rows reads beyond as many input rows.
-    fn halo(&self) -> usize {
-        let shifts = self.axes.rows().shifts();
-        (shifts[shifts.len() - 1] - shifts[0]) as usize
-    }
-
     /// Elements between the products of adjacent weights: of a ring, or of so many rows if all products are kept.
     fn pitch(&self, rows: usize, lanes: usize) -> usize {
-        if self.keeps_all { rows * self.axes.columns().input + lanes } else { self.slots() * self.slot(lanes) }
+        if self.keeps_all {
+            rows * self.axes.columns().input + lanes
+        } else {
+            slots(&self.axes, self.chunk_rows) * self.slot(lanes)
+        }
     }
+}
+
+/// The slots of a ring of `chunk_rows` rows each. They hold the rows that the taps of one grid row span, for any chunk
+/// offset.
+fn slots(axes: &Axes, chunk_rows: usize) -> usize {
+    (halo(axes) + chunk_rows).div_ceil(chunk_rows) + 1
+}
+
+/// The input rows that a block of grid rows reads beyond as many input rows.
+fn halo(axes: &Axes) -> usize {
+    let shifts = axes.rows().shifts();
+    (shifts[shifts.len() - 1] - shifts[0]) as usize
 }
 
 /// The input's rows, over all axes but the last.
@@ -312,7 +352,7 @@ struct Prepared<'a, E: Element> {
     strides: [usize; 4],
 }
 
-/// One row of results per column phase, before they are interleaved.
+/// One row of results per column phase, before they are interleaved. None if they never are in memory.
 struct Rows<T> {
     rows: Vec<Vec<T>>,
     /// The number of channels whose rows are there. They are adjacent within a phase.
@@ -379,6 +419,13 @@ impl<'a, E: Element> Prepared<'a, E> {
         })
     }
 
+    /// The panels that have some of these products.
+    fn panels_of(&self, products: Range<usize>) -> &[Panel<E::Compute>] {
+        let begin = self.panels.partition_point(|panel| panel.first + panel.height() <= products.start);
+        let end = self.panels.partition_point(|panel| panel.first < products.end);
+        &self.panels[begin..end]
+    }
+
     /// Computes one group of a block of grid rows.
     fn run_group(&self, task: &mut Task<E>, g: usize, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
         let y = self.plan.axes.rows();
@@ -391,18 +438,17 @@ impl<'a, E: Element> Prepared<'a, E> {
         let first_row = (task.rows.start as i64 + lowest).clamp(0, y.input as i64) as usize;
         let mut made = first_row;
         let taps = self.problem.axes.iter().map(|axis| axis.kernel).product::<usize>();
-        let products = task.channels.start * taps..task.channels.end * taps;
-        let is_needed =
-            |panel: &&Panel<E::Compute>| panel.first < products.end && panel.first + panel.height() > products.start;
+        let panels = self.panels_of(task.channels.start * taps..task.channels.end * taps);
+        let last_row = (task.rows.end as i64 + highest).clamp(first_row as i64, y.input as i64) as usize;
         let width = self.plan.axes.columns().input;
         let mut rows = self.rows(task)?;
         for u in task.rows.clone() {
             let needed = (u as i64 + highest + 1).clamp(first_row as i64, y.input as i64) as usize;
             while made < needed {
-                let chunk = made..(made + chunk_rows).min(y.input);
+                let chunk = made..(made + chunk_rows).min(last_row);
                 self.multiply(
                     (task.n, g),
-                    self.panels.iter().filter(is_needed),
+                    panels,
                     chunk.clone(),
                     (made - first_row) / chunk_rows,
                     &mut ring,
@@ -464,11 +510,15 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// Buffers for a task's rows.
+    /// Buffers for a task's rows. None if sums are interleaved in registers and stored directly.
     ///
     /// The channels of a pixel are stored together if channels are last and few.
     fn rows(&self, task: &Task<E>) -> TractResult<Rows<E::Compute>> {
         let (x, channels) = (self.plan.axes.columns(), task.channels.len());
+        let directly = self.problem.data_format == DataFormat::Ncx && E::as_compute(&[]).is_some();
+        if directly && self.kernels.accumulates(x.out_step) {
+            return Ok(Rows { rows: vec![], together: 1 });
+        }
         let last = self.problem.data_format == DataFormat::Nxc && self.problem.group == 1;
         let interleaved = last && (2..=MOST_INTERLEAVED).contains(&(channels * x.out_step));
         let together = if interleaved { channels } else { 1 };
@@ -484,17 +534,71 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self,
         task: &mut Task<E>,
         g: usize,
-        (outer, output_row): (usize, usize),
+        at: (usize, usize),
         (data, taps): (&[E::Compute], &[usize]),
+        rows: &mut Rows<E::Compute>,
+        scratch: &mut Aligned<E::Compute>,
+    ) -> TractResult<()> {
+        let pitch = self.problem.axes.iter().map(|axis| axis.kernel).product::<usize>() * self.pitch;
+        let products = Col2imRows { from: data, pitch, bases: taps, phases: &self.accumulated };
+        match rows.rows.is_empty() {
+            true => self.store_sums(task, g, at, products),
+            false => self.store_through(task, g, at, products, rows, scratch),
+        }
+    }
+
+    /// The initial sum of a channel of a group.
+    fn bias(&self, g: usize, channel: usize) -> E::Compute {
+        self.operands.bias.map_or(E::Compute::ZERO, |bias| bias[g * self.problem.group_out + channel].widen())
+    }
+
+    /// Sums an output row of all of a task's channels in registers, and stores it directly.
+    fn store_sums(
+        &self,
+        task: &mut Task<E>,
+        g: usize,
+        (outer, row): (usize, usize),
+        products: Col2imRows<E::Compute>,
+    ) -> TractResult<()> {
+        let columns = task.output.columns.clone();
+        let begin = task.output.plane_index(row, columns.start);
+        for from in task.channels.clone().step_by(CHANNELS_TOGETHER) {
+            let channels = from..task.channels.end.min(from + CHANNELS_TOGETHER);
+            let first = task.channel(self.problem, g, from);
+            let of_task = first..first + channels.len();
+            let biases: SmallVec<[_; CHANNELS_TOGETHER]> = channels.map(|channel| self.bias(g, channel)).collect();
+            let indices: SmallVec<[_; CHANNELS_TOGETHER]> = match self.operands.epilogue.is_empty() {
+                true => SmallVec::new(),
+                false => of_task.clone().map(|channel| task.output.index(channel, outer, row, columns.start)).collect(),
+            };
+            let mut to = SmallVec::<[&mut [E::Compute]; CHANNELS_TOGETHER]>::new();
+            let in_place = task.output.channel_elements(of_task, outer, begin..begin + columns.len(), &mut to);
+            ensure!(in_place, "output: sums of another element type can't be stored directly");
+            let from_channel = Col2imRows { from: &products.from[from * products.pitch..], ..products };
+            self.kernels.accumulate_rows(&from_channel, &biases, &mut to);
+            for (channel, (index, to)) in indices.into_iter().zip(to).enumerate() {
+                self.operands.epilogue.of(g * self.problem.group_out + from + channel).apply(index, 1, to);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sums an output row of all of a task's channels in rows of their phases, and stores them.
+    fn store_through(
+        &self,
+        task: &mut Task<E>,
+        g: usize,
+        (outer, output_row): (usize, usize),
+        products: Col2imRows<E::Compute>,
         Rows { rows, together }: &mut Rows<E::Compute>,
         scratch: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
-        let per_channel = self.problem.axes.iter().map(|axis| axis.kernel).product::<usize>() * self.pitch;
         for channel in task.channels.clone() {
-            let bias = self.operands.bias.map_or(E::Compute::ZERO, |b| b[g * self.problem.group_out + channel].widen());
             let of_channel = rows.iter_mut().skip(channel % *together).step_by(*together);
-            for (row, accumulated) in of_channel.zip(&self.accumulated) {
-                self.kernels.accumulate_row(&data[channel * per_channel..], taps, accumulated, bias, row);
+            let from = &products.from[channel * products.pitch..];
+            for (row, runs) in of_channel.zip(products.phases) {
+                let products = Col2imRows { from, phases: std::slice::from_ref(runs), ..products };
+                self.kernels.accumulate_rows(&products, &[self.bias(g, channel)], &mut [row]);
             }
             if *together > 1 {
                 continue;
@@ -530,7 +634,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     fn ring<'r>(&self, data: &'r mut [E::Compute]) -> Ring<'r, E::Compute> {
         let slots = match self.plan.keeps_all {
             true => self.part_rows.div_ceil(self.plan.chunk_rows),
-            false => self.plan.slots(),
+            false => slots(&self.plan.axes, self.plan.chunk_rows),
         };
         Ring { data, pitch: self.pitch, slot: self.plan.slot(self.kernels.lanes), slots }
     }
@@ -553,7 +657,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let at = (*matrix / self.problem.group, *matrix % self.problem.group);
                     let working = (&mut scratch.block, &mut scratch.ragged);
                     let rows = from..(from + chunk_rows).min(end);
-                    self.multiply(at, self.panels.iter(), rows, chunk, &mut ring, working)?;
+                    self.multiply(at, &self.panels, rows, chunk, &mut ring, working)?;
                 }
                 Ok(())
             })
@@ -562,10 +666,10 @@ impl<'a, E: Element> Prepared<'a, E> {
 
     /// Computes the products of a chunk of input rows of one image and group, and of some panels, into a slot of the
     /// ring.
-    fn multiply<'p>(
+    fn multiply(
         &self,
         (n, g): (usize, usize),
-        panels: impl Iterator<Item = &'p Panel<E::Compute>>,
+        panels: &[Panel<E::Compute>],
         rows: Range<usize>,
         chunk: usize,
         ring: &mut Ring<E::Compute>,
@@ -590,26 +694,27 @@ impl<'a, E: Element> Prepared<'a, E> {
         let weights = &self.weights[g * self.products * channels..];
         let slot = chunk % ring.slots * ring.slot;
         let longest = longest_chain(channels, 1);
-        for panel in panels {
-            for at in (0..padded).step_by(self.plan.nv * lanes) {
-                let tile = panel.tiles[((padded - at) / lanes).min(self.plan.nv) - 1];
-                let (base, channel_stride) = match in_place {
-                    Some(_) => (first + at, self.strides[1]),
-                    None => (at * channels, tile.nv() * lanes),
+        // All panels read a tile's part of a chain's channels while L1 holds it.
+        for at in (0..padded).step_by(self.plan.nv * lanes) {
+            let nv = ((padded - at) / lanes).min(self.plan.nv);
+            let (base, channel_stride) = match in_place {
+                Some(_) => (first + at, self.strides[1]),
+                None => (at * channels, nv * lanes),
+            };
+            for from in (0..channels).step_by(longest) {
+                let source = Source {
+                    data,
+                    base: base + from * channel_stride,
+                    channel_stride,
+                    channels: longest.min(channels - from),
+                    taps: &[0],
+                    prefetch: false,
                 };
-                let out = &mut ring.data[panel.first * ring.pitch + slot + at..];
-                let mut start = Start::Bias(&self.zeros);
-                for from in (0..channels).step_by(longest) {
-                    let source = Source {
-                        data,
-                        base: base + from * channel_stride,
-                        channel_stride,
-                        channels: longest.min(channels - from),
-                        taps: &[0],
-                        prefetch: false,
-                    };
+                for panel in panels {
+                    let tile = panel.tiles[nv - 1];
+                    let out = &mut ring.data[panel.first * ring.pitch + slot + at..];
+                    let start = if from == 0 { Start::Bias(&self.zeros) } else { Start::Add };
                     tile.run(&weights[panel.weights + from * tile.mr()..], &source, start, out, ring.pitch);
-                    start = Start::Add;
                 }
             }
         }

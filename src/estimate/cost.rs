@@ -221,7 +221,10 @@ pub(crate) const ADDED: Cost = Cost(6.0);
 pub(crate) const ADDED_RUN: Cost = Cost(40.0);
 
 /// Computing, loading and adding a vector of col2im's products.
-pub(crate) const ACCUMULATED: Cost = Cost(8.0);
+pub(crate) const ACCUMULATED: Cost = Cost(10.0);
+
+/// As [`ACCUMULATED`], if L2 does not hold the products.
+pub(crate) const ACCUMULATED_FAR: Cost = Cost(18.0);
 
 /// Copying a vector of positions in the order in which register tiles read them.
 pub(crate) const INTO_TILES: Cost = Cost(7.0);
@@ -230,11 +233,11 @@ pub(crate) const INTO_TILES: Cost = Cost(7.0);
 pub(crate) const FAR_RUN: Cost = Cost(265.0);
 
 /// Setting up an output row of col2im.
-pub(crate) const ACCUMULATED_ROW: Cost = Cost(190.0);
+pub(crate) const ACCUMULATED_ROW: Cost = Cost(40.0);
 
 /// Storing a vector of such a row, with interleaved phases.
 pub(crate) fn accumulated_store(phases: usize) -> Cost {
-    if matches!(phases, 1 | 2 | 4) { Cost(28.0) } else { Cost(42.0) }
+    if matches!(phases, 1 | 2 | 4) { Cost(20.0) } else { Cost(36.0) }
 }
 
 /// Storing a vector element by element.

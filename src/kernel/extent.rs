@@ -25,7 +25,7 @@ pub(crate) fn rounded_up(len: usize, step: usize) -> usize {
 mod tests {
     use super::super::tile_data::{PointStrides, TileData};
     use super::super::tile_transforms::TileKind;
-    use crate::kernel::col2im_row::Col2imRun;
+    use crate::kernel::col2im_row::{Col2imRows, Col2imRun};
     use crate::kernel::depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps, Spaced};
     use crate::kernel::depthwise_plane::PlaneTaps;
     use crate::kernel::depthwise_taps::WeightedTap;
@@ -227,10 +227,16 @@ mod tests {
         refused("pixel sums, weights", || sum(PixelSums { taps: &heavy, ..sums }));
         refused("pixel sums, each", || sum(PixelSums { each: usize::MAX / lanes + 1, channels: lanes + 1, ..sums }));
         assert_eq!(LaneGather::new(lanes, HUGE, 2, 1), None);
-        let runs = [Col2imRun { from: usize::MAX, to: 0..1 }];
-        refused("col2im row, run", || kernels.accumulate_row(&from, &[1], &runs, 0.0, &mut to));
-        let runs = [Col2imRun { from: 1, to: 0..1 }];
-        refused("col2im row, base", || kernels.accumulate_row(&from, &[usize::MAX], &runs, 0.0, &mut to));
+        let run = |from| [vec![Col2imRun { from, to: 0..1 }]];
+        let mut sum = |phases: &[Vec<Col2imRun>], base, pitch| {
+            let (one, two) = to.split_at_mut(1);
+            let rows = Col2imRows { from: &from, pitch, bases: &[base], phases };
+            kernels.accumulate_rows(&rows, &[0.0; 2], &mut [one, two])
+        };
+        refused("col2im rows, run", || sum(&run(usize::MAX), 1, 1));
+        refused("col2im rows, base", || sum(&run(1), usize::MAX, 1));
+        refused("col2im rows, pitch", || sum(&run(1), 1, usize::MAX));
+        refused("col2im rows, phases", || sum(&[], 1, 1));
     }
 
     fn transforms_refuse(kernels: &Kernels<f32>) {

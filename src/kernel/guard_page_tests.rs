@@ -5,7 +5,7 @@
 
 use crate::compute::{Grouped, Pair, Quad};
 use crate::kernel::bounds::Bounds;
-use crate::kernel::col2im_row::Col2imRun;
+use crate::kernel::col2im_row::{Col2imRows, Col2imRun};
 use crate::kernel::depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps, Spaced};
 use crate::kernel::depthwise_plane::PlaneTaps;
 use crate::kernel::depthwise_taps::WeightedTap;
@@ -604,20 +604,32 @@ fn rows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             let want = before.iter().zip(&*from).map(|(before, from)| clamped(before.plus(*from), bounds));
             assert!(to.iter().copied().eq(want));
         }
-        let mut to = Guarded::new(side, &before);
-        let half = len / 2;
-        let run = |from, to| Col2imRun { from, to };
-        let within = len / 3..len - len.div_ceil(3);
-        let runs = [run(half, 0..half), run(0, len - half..len), run(half / 2, within)];
-        let bases = [0, len % 2];
-        kernels.accumulate_row(&from, &bases, &runs, T::of(5), &mut to);
-        for (i, to) in to.iter().enumerate() {
-            let added = bases.iter().flat_map(|base| runs.iter().map(move |run| (base, run)));
-            let added = added.filter(|(_, run)| run.to.contains(&i));
-            let want = added.fold(T::of(5), |sum, (base, run)| sum.plus(from[base + run.from + i - run.to.start]));
-            assert_eq!(*to, want);
+        calls += 1;
+        for phases in (1..=4).filter(|phases| kernels.accumulates(*phases)) {
+            // The last result has some of the phases only.
+            let mut rows: [_; 2] = std::array::from_fn(|_| {
+                Guarded::new(side, &vec![T::of(99); (phases * len).saturating_sub(phases / 2)])
+            });
+            let half = len / 2;
+            let run = |from, to| Col2imRun { from, to };
+            let within = len / 3..len - len.div_ceil(3);
+            let runs = [run(half, 0..half), run(0, len - half..len), run(half / 2, within)];
+            let all: Vec<_> = (0..phases).map(|phase| runs[..3 - phase.min(3)].to_vec()).collect();
+            let (bases, biases) = ([0, len % 2], [T::of(5), T::of(-3)]);
+            let (pitch, products) = (1, Guarded::new(side, &values::<T>(len + 1, 1)));
+            let from = Col2imRows { from: &products, pitch, bases: &bases, phases: &all };
+            kernels.accumulate_rows(&from, &biases, &mut rows.each_mut().map(|row| &mut **row));
+            for (channel, row) in rows.iter().enumerate() {
+                for (at, to) in row.iter().enumerate() {
+                    let (i, runs) = (at / phases, &all[at % phases]);
+                    let added = bases.iter().flat_map(|base| runs.iter().map(move |run| (base, run)));
+                    let added = added.filter(|(_, run)| run.to.contains(&i));
+                    let value = |base, run: &Col2imRun| products[channel * pitch + base + run.from + i - run.to.start];
+                    assert_eq!(*to, added.fold(biases[channel], |sum, (base, run)| sum.plus(value(base, run))));
+                }
+            }
+            calls += 1;
         }
-        calls += 2;
     }
     calls
 }

@@ -3,7 +3,7 @@
 use crate::activation::Activation;
 use crate::compute::{Compute, Pair, Quad};
 use crate::kernel::bounds::Bounds;
-use crate::kernel::col2im_row::{Col2imRun, accumulate_row};
+use crate::kernel::col2im_row::{Col2imRows, accumulate_rows};
 use crate::kernel::cyclic::{transform_cyclic_data, transform_cyclic_filter, transform_cyclic_products};
 use crate::kernel::depthwise_pixels::{PixelSums, sum_of_pixels};
 use crate::kernel::depthwise_plane::{PlaneTaps, sum_of_plane};
@@ -367,9 +367,9 @@ macro_rules! kernels {
             }
 
             $(#[$feature])*
-            unsafe fn accumulated_row(from: &[$lane], bases: &[usize], runs: &[Col2imRun], bias: $lane, to: &mut [$lane]) {
-                // SAFETY: only called by `Kernels::accumulate_row`, which checks the contract.
-                unsafe { accumulate_row::<$vector>(from, bases, runs, bias, to) }
+            unsafe fn accumulated_rows<const S: usize>(rows: &Col2imRows<$lane>, biases: &[$lane], to: &mut [&mut [$lane]]) {
+                // SAFETY: only called by `Kernels::accumulate_rows`, which checks the contract.
+                unsafe { accumulate_rows::<$vector, S>(rows, biases, to) }
             }
 
             $(#[$feature])*
@@ -487,7 +487,7 @@ macro_rules! kernels {
                 normalise_row,
                 blend,
                 resample_row,
-                accumulate_row: accumulated_row,
+                accumulate_rows: [accumulated_rows::<1>, accumulated_rows::<2>, accumulated_rows::<4>],
                 activate,
             };
         }

@@ -4,7 +4,7 @@
 use crate::activation::Activation;
 use crate::compute::Compute;
 use crate::kernel::bounds::Bounds;
-use crate::kernel::col2im_row::Col2imRun;
+use crate::kernel::col2im_row::{Col2imRows, Col2imRun};
 use crate::kernel::depthwise_pixels::{PixelSums, Spaced};
 use crate::kernel::depthwise_plane::PlaneTaps;
 use crate::kernel::depthwise_taps::{MOST_PHASES, WeightedTap};
@@ -20,7 +20,7 @@ use crate::kernel::tile_transforms::{TileKind, TileTransforms};
 use crate::kernel::transpose::{MOST_STEP, PixelStarts};
 use crate::kernel::winograd::MOST_TAPS;
 
-type AccumulateRow<T> = unsafe fn(from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]);
+type AccumulateRows<T> = unsafe fn(rows: &Col2imRows<T>, biases: &[T], to: &mut [&mut [T]]);
 type Strided<T> = unsafe fn(from: &[T], step: usize, to: &mut [T]);
 type Interleave<T> = unsafe fn(&[&[T]], &mut [T]);
 type AddPixels<T> = unsafe fn(from: &[T], size: (usize, usize), step: usize, bounds: Option<Bounds<T>>, to: &mut [T]);
@@ -117,7 +117,8 @@ pub(crate) struct Kernels<T: 'static> {
     pub(super) normalise_row: unsafe fn(of: Normalisation<T>, from: &[T], to: &mut [T]),
     pub(super) blend: unsafe fn(from: [&[T]; 2], weights: [T; 2], to: &mut [T]),
     pub(super) resample_row: unsafe fn(from: &[T], taps: &[TwoTaps<T>], to: &mut [T]),
-    pub(super) accumulate_row: AccumulateRow<T>,
+    /// For one, two and four phases, of which the last may be missing.
+    pub(super) accumulate_rows: [AccumulateRows<T>; 3],
     pub(super) activate: ActivatePixels<T>,
 }
 
@@ -574,20 +575,29 @@ impl<T: Compute> Kernels<T> {
         unsafe { (self.resample_row)(from, taps, to) }
     }
 
-    /// `to[i] = bias + Σ from[base + run.from + i - run.to.start]` over all bases and, for each,
-    /// over the runs whose range contains `i`.
+    /// Whether [`Kernels::accumulate_rows`] takes so many phases.
+    pub fn accumulates(&self, phases: usize) -> bool {
+        let interleaved = phases.next_power_of_two();
+        interleaved <= 4 && (phases == interleaved || interleaved <= self.lanes)
+    }
+
+    /// `to[c][i·P + p] = biases[c] + Σ from[c·pitch + base + run.from + i - run.to.start]` over all bases and, for
+    /// each, over the runs of phase `p` of `P` whose range contains `i`.
     ///
     /// # Panics
-    /// A run ends outside of a slice.
-    pub fn accumulate_row(&self, from: &[T], bases: &[usize], runs: &[Col2imRun], bias: T, to: &mut [T]) {
-        let furthest = bases.iter().max().unwrap_or(&0);
+    /// A run ends outside of the products, there is not a row for each bias, or these kernels do not take so many
+    /// phases.
+    pub fn accumulate_rows(&self, rows: &Col2imRows<T>, biases: &[T], to: &mut [&mut [T]]) {
+        let (furthest, phases) = (*rows.bases.iter().max().unwrap_or(&0), rows.phases.len());
+        assert!(phases > 0 && self.accumulates(phases) && biases.len() == to.len());
+        let Some(last) = to.len().checked_sub(1) else { return };
         let fits = |run: &Col2imRun| {
-            reach([(*furthest, 1), (run.from, 1), (run.to.len(), 1)]) <= from.len() && run.to.end <= to.len()
+            reach([(last, rows.pitch), (furthest, 1), (run.from, 1), (run.to.len(), 1)]) <= rows.from.len()
         };
-        assert!(runs.iter().all(fits));
-        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertion above
-        // is the rest of the contract.
-        unsafe { (self.accumulate_row)(from, bases, runs, bias, to) }
+        assert!(rows.phases.iter().flatten().all(fits));
+        // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above are the rest of the
+        // contract.
+        unsafe { self.accumulate_rows[phases.next_power_of_two().ilog2() as usize](rows, biases, to) }
     }
 
     /// Applies an element-wise function to a run.

@@ -40,7 +40,7 @@ pub(crate) use amx::{
 };
 pub(crate) use bounds::Bounds;
 pub(crate) use byte_sums::{BYTE_STEPS, ByteKernels, ByteRows, ByteSums, SumsOfBytes};
-pub(crate) use col2im_row::Col2imRun;
+pub(crate) use col2im_row::{Col2imRows, Col2imRun};
 pub(crate) use cyclic::CYCLIC_RESULTS;
 pub(crate) use depthwise_pixels::{LaneGather, PixelSums, PixelTap, PixelTaps, Spaced};
 pub(crate) use depthwise_plane::PlaneTaps;

@@ -77,13 +77,19 @@ pub(crate) unsafe trait Vector: Copy {
     /// Writes the first `count` elements. `count` is less than `LANES`.
     #[inline(always)]
     unsafe fn store_first(self, count: usize, to: *mut Self::Lane) {
-        const { assert!(Self::LANES <= MOST_LANES) }
+        const { assert!(Self::LANES <= MOST_LANES && MOST_LANES <= 16) }
         let mut lanes = [Self::Lane::ZERO; MOST_LANES];
         // SAFETY: the array has room for any vector. The caller guarantees that `count` elements
-        // are writable at `to`, and only those are copied.
+        // are writable at `to`, and only those are copied. Copies of a constant size are not calls.
         unsafe {
             self.store(lanes.as_mut_ptr());
-            std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count);
+            match count {
+                8.. => copy_both_ends::<_, 8>(lanes.as_ptr(), count, to),
+                4.. => copy_both_ends::<_, 4>(lanes.as_ptr(), count, to),
+                2.. => copy_both_ends::<_, 2>(lanes.as_ptr(), count, to),
+                1 => *to = lanes[0],
+                0 => {}
+            }
         }
     }
     /// `self + a·b`. In a product of data and weights, the data come first.
@@ -144,6 +150,19 @@ pub(crate) fn prefetch<T>(address: *const T) {
 pub(crate) fn prefetch_all<T>(elements: &[T]) {
     if PREFETCHES {
         elements.iter().step_by((LINE_BYTES / size_of::<T>()).max(1)).for_each(|element| prefetch(element));
+    }
+}
+
+/// Copies `count` elements as `N` at each end, which may overlap. `count` is `N` to `2·N`.
+///
+/// # Safety
+/// `from` and `to` have so many elements.
+#[inline(always)]
+unsafe fn copy_both_ends<T: Copy, const N: usize>(from: *const T, count: usize, to: *mut T) {
+    // SAFETY: this function's contract.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from, to, N);
+        std::ptr::copy_nonoverlapping(from.add(count - N), to.add(count - N), N);
     }
 }
 
