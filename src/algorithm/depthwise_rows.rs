@@ -167,7 +167,7 @@ impl Algorithm for DepthwiseRows {
         if windows && axes.len() == 2 {
             if reads_in_place(y, x, &query.sizes) {
                 // With several rows of taps and a step of two, deinterleaving the rows of a copy gains nothing.
-                variants.retain(|_| !several || x.in_step != 2);
+                variants.retain(|_| !masks || !several || x.in_step != 2);
                 let channel = match several {
                     true => summed.by_window_in_place(x.in_step, rates),
                     false => summed.by_row_in_place(x.in_step, x.near_ends().div_ceil(lanes), rates),

@@ -96,7 +96,7 @@ impl Edges {
         let mut lanes = [[[0; 2]; U]; MOST_COLUMNS];
         for (lanes, column) in lanes.iter_mut().zip(columns) {
             for (u, of_halves) in lanes.iter_mut().enumerate() {
-                for (half, lanes) in of_halves.iter_mut().enumerate() {
+                for (half, lanes) in of_halves.iter_mut().enumerate().take(STEP) {
                     *lanes = self.lanes_at::<V>(column + STEP * block.at::<V>(u) + half * V::LANES);
                 }
             }
@@ -127,7 +127,7 @@ pub(crate) struct Results {
 /// The CPU has `V`'s instruction set. There are `K` rows of weights. For each row and tap, `source`
 /// holds `every` elements per result, for at least as many results as a vector has lanes. With
 /// edges, `source` holds all rows and columns that exist instead. If `K` is one, all rows of such a
-/// window exist, else `V` has masked loads. `to` holds all rows.
+/// window exist, else `V` loads parts. `to` holds all rows.
 #[inline(always)]
 pub(crate) unsafe fn window<V: Vector, const K: usize, const U: usize>(
     window: &Window<V::Lane>,
@@ -156,7 +156,12 @@ pub(crate) unsafe fn window<V: Vector, const K: usize, const U: usize>(
             }
         }
     }
-    let (mut at, mut blocks) = (inside.start, EvenBlocks::new(inside.len(), U));
+    // Planes with edges are small.
+    let most = match window.edges.is_some() && window.steps.1 == 1 && is_square::<K>(window.columns) {
+        true => most_of_square::<V, K, U>(),
+        false => U,
+    };
+    let (mut at, mut blocks) = (inside.start, EvenBlocks::new(inside.len(), most));
     while at < inside.end {
         let count = blocks.next();
         // SAFETY: this function's contract. With a single row of taps, all elements of these vectors exist.
@@ -198,7 +203,19 @@ unsafe fn rows_of_block<V: Vector, const K: usize, const U: usize>(
     }
 }
 
-/// Computes all rows of an accumulator block, with edges or without.
+/// Whether there are as many tap columns as rows of taps, and they are adjacent.
+#[inline(always)]
+fn is_square<const K: usize>(columns: &[usize]) -> bool {
+    columns.len() == K && columns.windows(2).all(|pair| pair[0] + 1 == pair[1])
+}
+
+/// The most vectors of an accumulator block whose sums fit in registers together with the weights of a square of taps.
+const fn most_of_square<V: Vector, const K: usize, const U: usize>() -> usize {
+    let left = V::REGISTERS.saturating_sub(K * K + 1) / K;
+    if left == 0 || left > U { U } else { left }
+}
+
+/// Computes all rows of an accumulator block, with edges or without, for as many tap columns as rows or others.
 ///
 /// # Safety
 /// As [`rolling_rows`].
@@ -209,12 +226,17 @@ unsafe fn with_or_without_edges<V: Vector, const STEP: usize, const K: usize, co
     block: VectorBlock<U>,
     to: &mut [V::Lane],
 ) {
+    // Constants: other vectors have no code for edges, and a number of columns is a constant in loops.
+    let edges = V::LOADS_PARTS && window.edges.is_some();
+    // Otherwise the compiler keeps the weights in registers and the sums in memory.
+    let fits = const { K * K + J * U < V::REGISTERS };
     // SAFETY: this function's contract.
     unsafe {
-        match window.edges {
-            // A constant: other vectors have no code for it.
-            Some(_) if V::MASKS => rolling_rows::<V, STEP, K, J, U, true>(window, results, block, to),
-            _ => rolling_rows::<V, STEP, K, J, U, false>(window, results, block, to),
+        match (K, fits && is_square::<K>(window.columns), edges) {
+            (3, true, true) => rolling_rows::<V, STEP, K, J, U, true, 3>(window, results, block, to),
+            (3, true, false) => rolling_rows::<V, STEP, K, J, U, false, 3>(window, results, block, to),
+            (_, _, true) => rolling_rows::<V, STEP, K, J, U, true, 0>(window, results, block, to),
+            (_, _, false) => rolling_rows::<V, STEP, K, J, U, false, 0>(window, results, block, to),
         }
     }
 }
@@ -350,7 +372,10 @@ struct EvenBlocks {
 impl EvenBlocks {
     #[inline(always)]
     fn new(vectors: usize, most: usize) -> Self {
-        let blocks = vectors.div_ceil(most).max(1);
+        if vectors <= most {
+            return EvenBlocks { least: vectors, longer: 0 };
+        }
+        let blocks = vectors.div_ceil(most);
         EvenBlocks { least: vectors / blocks, longer: vectors % blocks }
     }
 
@@ -416,7 +441,7 @@ impl<const U: usize> VectorBlock<U> {
 ///
 /// # Safety
 /// As [`rows_of_block`]. Both steps are `STEP`. `J` is `K / STEP` rounded up. `EDGES` is whether
-/// the window has edges.
+/// the window has edges. There are `C` adjacent tap columns, or any if `C` is zero.
 #[inline(always)]
 unsafe fn rolling_rows<
     V: Vector,
@@ -425,6 +450,7 @@ unsafe fn rolling_rows<
     const J: usize,
     const U: usize,
     const EDGES: bool,
+    const C: usize,
 >(
     window: &Window<V::Lane>,
     results: &Results,
@@ -439,6 +465,7 @@ unsafe fn rolling_rows<
     // edges, within its existing part. `to` holds the rows.
     unsafe {
         let bias = V::splat(window.bias);
+        let first = window.columns.first().map_or(0, |column| *column);
         // The sums of the rows of results `row + 1 - J..=row`.
         let mut sums = [[bias; U]; J];
         for row in 0..results.rows + J - 1 {
@@ -451,36 +478,28 @@ unsafe fn rolling_rows<
                     continue;
                 }
                 let source = window.source.as_ptr().wrapping_offset(edges.first).wrapping_add(at * window.pitch);
+                for c in (0..C).step_by(STEP) {
+                    let from = source.wrapping_add(first + c);
+                    let follows = STEP == 2 && c + 1 < C;
+                    add_column::<V, STEP, K, J, U, EDGES>(
+                        window,
+                        from,
+                        block,
+                        (phase, c),
+                        follows,
+                        &lanes[c],
+                        &mut sums,
+                    );
+                }
+                if C > 0 {
+                    continue;
+                }
                 let mut columns = window.columns.iter().enumerate().peekable();
                 while let Some((c, column)) = columns.next() {
-                    let between = if STEP == 2 { columns.next_if(|(_, next)| **next == column + 1) } else { None };
-                    // A loop, as the compiler does not inline a closure over `u` here.
-                    let mut x = [[bias; 2]; U];
-                    for u in 0..U {
-                        let from = source.wrapping_add(column + STEP * block.at::<V>(u));
-                        let lanes = if EDGES { lanes[c][u] } else { [0; 2] };
-                        x[u][0] = load::<V, EDGES>(from, lanes[0]);
-                        if STEP == 2 {
-                            x[u] = x[u][0].unzip(load::<V, EDGES>(from.wrapping_add(V::LANES), lanes[1]));
-                        }
-                    }
-                    for j in 0..J {
-                        let k = (J - 1 - j) * STEP + phase;
-                        if k >= K {
-                            continue;
-                        }
-                        let weights = window.weights.as_ptr().add(k * window.columns.len() + c);
-                        let weight = V::splat(*weights);
-                        for u in 0..U {
-                            sums[j][u] = sums[j][u].mul_add(x[u][0], weight);
-                        }
-                        if between.is_some() {
-                            let weight = V::splat(*weights.add(1));
-                            for u in 0..U {
-                                sums[j][u] = sums[j][u].mul_add(x[u][1], weight);
-                            }
-                        }
-                    }
+                    let follows = STEP == 2 && columns.next_if(|(_, next)| **next == column + 1).is_some();
+                    let from = source.wrapping_add(*column);
+                    let lanes = if EDGES { &lanes[c] } else { &lanes[0] };
+                    add_column::<V, STEP, K, J, U, EDGES>(window, from, block, (phase, c), follows, lanes, &mut sums);
                 }
             }
             if row + 1 >= J {
@@ -494,6 +513,61 @@ unsafe fn rolling_rows<
     }
 }
 
+/// Adds to the sums of rows of results the products of a tap column with a row of the source, from its first element
+/// that this column reads on.
+///
+/// `phase` and `column` tell the weights. If `follows`, the next tap column reads the elements in between.
+///
+/// # Safety
+/// As [`rolling_rows`].
+#[inline(always)]
+unsafe fn add_column<
+    V: Vector,
+    const STEP: usize,
+    const K: usize,
+    const J: usize,
+    const U: usize,
+    const EDGES: bool,
+>(
+    window: &Window<V::Lane>,
+    source: *const V::Lane,
+    block: VectorBlock<U>,
+    (phase, column): (usize, usize),
+    follows: bool,
+    lanes: &[[u16; 2]; U],
+    sums: &mut [[V; U]; J],
+) {
+    // SAFETY: this function's contract.
+    unsafe {
+        // A loop, as the compiler does not inline a closure over `u` here.
+        let mut x = [[V::splat(window.bias); 2]; U];
+        for u in 0..U {
+            let from = source.wrapping_add(STEP * block.at::<V>(u));
+            x[u][0] = load::<V, EDGES>(from, lanes[u][0]);
+            if STEP == 2 {
+                x[u] = x[u][0].unzip(load::<V, EDGES>(from.wrapping_add(V::LANES), lanes[u][1]));
+            }
+        }
+        for j in 0..J {
+            let k = (J - 1 - j) * STEP + phase;
+            if k >= K {
+                continue;
+            }
+            let weights = window.weights.as_ptr().add(k * window.columns.len() + column);
+            let weight = V::splat(*weights);
+            for u in 0..U {
+                sums[j][u] = sums[j][u].mul_add(x[u][0], weight);
+            }
+            if follows {
+                let weight = V::splat(*weights.add(1));
+                for u in 0..U {
+                    sums[j][u] = sums[j][u].mul_add(x[u][1], weight);
+                }
+            }
+        }
+    }
+}
+
 /// Bytes of a band of rows, whose accumulator blocks are all computed before the next band. Rows are
 /// then read and written nearly in the order of memory.
 const BAND_BYTES: usize = 4096;
@@ -501,7 +575,7 @@ const BAND_BYTES: usize = 4096;
 /// As [`window`] with steps of one and any number of rows of taps, with two rows of results in progress.
 ///
 /// # Safety
-/// As [`window`], but `V` needs no masked loads. There are tap columns. With edges, all columns that
+/// As [`window`], but `V` need not load parts. There are tap columns. With edges, all columns that
 /// are read exist.
 #[inline(always)]
 pub(crate) unsafe fn row_pairs<V: Vector, const U: usize>(
@@ -634,14 +708,15 @@ unsafe fn source_row<V: Vector, const U: usize, const R: usize>(
     }
 }
 
-/// Loads a vector, or some lanes of one.
+/// Loads a vector, or, if `SOME`, some lanes of one.
 ///
 /// # Safety
 /// As [`Vector`]'s methods. The elements that are read exist.
 #[inline(always)]
 unsafe fn load<V: Vector, const SOME: bool>(from: *const V::Lane, lanes: u16) -> V {
+    let all = const { ((1u32 << V::LANES) - 1) as u16 };
     // SAFETY: this function's contract.
-    unsafe { if SOME { V::load_some(from, lanes) } else { V::load(from) } }
+    unsafe { if SOME && (V::MASKS || lanes != all) { V::load_some(from, lanes) } else { V::load(from) } }
 }
 
 /// Computes `R` rows of an accumulator block from `row` on, for a single row of taps.

@@ -250,6 +250,7 @@ impl KernelSizes {
         KernelSizes {
             lanes: kernels.lanes,
             masks: kernels.masks,
+            loads_parts: kernels.loads_parts,
             permutes_lanes: kernels.permutes_lanes,
             position_tiles: kernels.position_tiles.iter().map(|t| (t.mr(), t.nv())).collect(),
             row_tiles: [1, 2, 4].map(|phases| kernels.row_tiles(phases).iter().map(|t| (t.mr(), t.nv())).collect()),

@@ -710,7 +710,7 @@ fn windows_with_edges<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let mut calls = 0;
     let lanes = kernels.lanes;
     let any = [&[0][..], &[0, 1, 4]];
-    let windows = iproduct!([3, 5, 7], [1, 2], any).filter(|w| kernels.masks || (w.1, w.2) == (1, &[0]));
+    let windows = iproduct!([3, 5, 7], [1, 2], any).filter(|w| kernels.loads_parts || (w.1, w.2) == (1, &[0]));
     let far = [0, lanes + 3, 4 * lanes];
     let of_one_row = iproduct!([1], [1, 2], any.into_iter().chain([&[0, 1, 2, 3, 4, 5, 6, 7, 8][..], &[2, 0], &far]));
     for (taps, every, columns) in windows.chain(of_one_row) {
@@ -733,7 +733,7 @@ fn windows_with_edges<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                 ));
                 let Some((wide, rows)) = sizes else { continue };
                 let inside = before == 0 && furthest + every * wide.max(lanes) <= width;
-                if !kernels.masks && taps > 1 && !inside {
+                if !kernels.loads_parts && taps > 1 && !inside {
                     continue;
                 }
                 let source = Guarded::new(side, &values::<T>(height * width, 1));

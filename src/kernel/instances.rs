@@ -438,6 +438,7 @@ macro_rules! kernels {
             pub(crate) static KERNELS: Kernels<$lane> = Kernels {
                 lanes: LANES,
                 masks: <$vector>::MASKS,
+                loads_parts: <$vector>::LOADS_PARTS,
                 registers: <$vector>::REGISTERS,
                 permutes_lanes: <$vector>::PERMUTES_LANES,
                 position_tiles: $tiles!(position_of),

@@ -72,9 +72,10 @@ pub(super) struct Transforms<T: 'static> {
 pub(crate) struct Kernels<T: 'static> {
     /// Lanes per vector.
     pub lanes: usize,
-    /// Whether there are masked loads. Sums over planes need them, and windows whose vectors read
-    /// beyond the edges of rows.
+    /// Whether there are masked loads, which sums over planes need.
     pub masks: bool,
+    /// Whether there are loads of some lanes, which windows need whose vectors read beyond the edges of rows.
+    pub loads_parts: bool,
     /// Number of vector registers.
     pub(super) registers: usize,
     /// Whether there are instructions for lane gathers.
@@ -383,8 +384,8 @@ impl<T: Compute> Kernels<T> {
     /// - `to` does not hold all rows.
     /// - With [`Edges`]: the source does not hold the existing elements, or there are several tap rows of more than
     ///   [`MOST_COLUMNS`] tap columns, or one tap row and not all rows exist.
-    /// - With [`Edges`], several tap rows, and without masked loads: the steps are two, there are several tap columns, or
-    ///   vectors read columns that do not exist.
+    /// - With [`Edges`], several tap rows, and without loads of some lanes: the steps are two, there are several tap
+    ///   columns, or vectors read columns that do not exist.
     pub fn sum_of_window(&self, window: &Window<T>, results: &Results, to: &mut [T]) {
         let Some(last) = results.rows.checked_sub(1) else { return };
         let (taps, columns) = (window.weights.len(), window.columns.len().max(1));
@@ -396,12 +397,13 @@ impl<T: Compute> Kernels<T> {
         let below = reach([(last, down), (rows, 1)]);
         let furthest = window.columns.iter().max().map_or(0, |column| *column);
         let across = reach([(furthest, 1), (every, results.width.max(self.lanes))]);
+        let mut keeps_columns = window.edges.is_none();
         if let Some(Edges { first, rows: (begin, end), column, width }) = window.edges {
             assert!(end <= below && if rows == 1 { (begin, end) == (0, below) } else { columns <= MOST_COLUMNS });
             // indices before the source are negative
             assert!(across.saturating_add(column.unsigned_abs()) <= isize::MAX as usize);
-            let inside = column >= 0 && column as usize + across <= width;
-            assert!(self.masks || rows == 1 || inside && columns == 1 && down == 1);
+            keeps_columns = columns == 1 && down == 1 && column >= 0 && column as usize + across <= width;
+            assert!(self.loads_parts || rows == 1 || keeps_columns);
             if begin < end {
                 let row =
                     |at: usize| (at as i128).saturating_mul(window.pitch as i128) + first as i128 - column as i128;
@@ -415,11 +417,11 @@ impl<T: Compute> Kernels<T> {
         // Few registers hold only one vector for each of seven rows of sums, and a single column has few
         // products between its loads.
         let few_sums = rows == 7 && self.registers <= 16 || rows > 1 && window.columns.len() == 1;
-        let in_pairs = few_sums && down == 1 && !self.masks;
+        let in_pairs = few_sums && down == 1 && keeps_columns && !self.masks;
         let kernel = if in_pairs { self.sum_of_row_pairs } else { self.sum_of_window[kernel] };
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
-        // are the rest of the contract. Without masked loads, of several tap rows only single columns with steps of one
-        // have edges, and they are summed in pairs.
+        // are the rest of the contract. Without loads of some lanes, of several tap rows only single columns with steps of
+        // one have edges, and they are summed in pairs.
         unsafe { kernel(window, results, to) }
     }
 

@@ -10,6 +10,8 @@ pub(crate) struct KernelSizes {
     pub lanes: usize,
     /// Whether there are masked loads.
     pub masks: bool,
+    /// Whether there are loads of some lanes, which may be slower than others.
+    pub loads_parts: bool,
     /// Whether there are instructions for lane gathers.
     pub permutes_lanes: bool,
     /// `(mr, nv)` of every position tile.

@@ -32,10 +32,18 @@ pub(crate) struct WindowTaps {
     edges: Vec<Edges>,
 }
 
+/// Bytes of a plane that windows read well with loads of parts that are slower than others. Strips of rows of a larger one
+/// are copied: the copy streams.
+const SMALL_PLANE_BYTES: usize = 16 << 10;
+
+/// The rows and columns of adjacent taps whose weights stay in registers.
+const SQUARE: usize = 3;
+
 /// Whether windows can read the input itself.
 ///
 /// A single row of taps must read the row of its results, so that all its rows exist. Several rows of taps must be equally
-/// spaced and have few columns. Without masked loads these need a single column, whose vectors do not leave the rows.
+/// spaced and have few columns. Without masked loads, these need a single column, whose vectors do not leave the rows, or a
+/// small plane, adjacent taps, and loads of parts of vectors.
 pub(crate) fn reads_in_place(y: &AxisPhases, x: &AxisPhases, sizes: &KernelSizes) -> bool {
     let step = y.in_step;
     let own_row = |phase: &Phase| phase.taps.iter().map(|tap| tap.shift).eq([0]);
@@ -48,11 +56,15 @@ pub(crate) fn reads_in_place(y: &AxisPhases, x: &AxisPhases, sizes: &KernelSizes
         let rows = phase.taps.len();
         rows > 1 && WINDOW_ROWS.contains(&rows) && spread(phase, (step, step)).is_some()
     };
+    let is_adjacent = |phase: &Phase| phase.taps.len() == SQUARE && spread(phase, (1, 1)) == Some(1);
+    let are_squares = y.phases.iter().chain(&x.phases).all(is_adjacent);
+    let is_small = y.input.saturating_mul(x.input) <= SMALL_PLANE_BYTES / size_of::<f32>();
+    let loads_parts = sizes.loads_parts && are_squares && is_small;
     (1..=2).contains(&step)
         && x.in_step == step
         && y.phases.iter().all(moves)
         && x.phases.iter().all(|phase| phase.taps.len() <= MOST_COLUMNS)
-        && (sizes.masks || keeps_rows && x.phases.iter().all(is_column))
+        && (sizes.masks || loads_parts || keeps_rows && x.phases.iter().all(is_column))
 }
 
 /// The distance between the rows that a phase's taps read.

@@ -44,6 +44,8 @@ pub(crate) unsafe trait Vector: Copy {
     unsafe fn load(from: *const Self::Lane) -> Self;
     /// Whether [`Vector::load_some`] is as fast as [`Vector::load`].
     const MASKS: bool = false;
+    /// Whether [`Vector::load_some`] has an instruction of its own, which may be slower than [`Vector::load`].
+    const LOADS_PARTS: bool = Self::MASKS;
     /// Reads the lanes whose bit is set. Only their elements need to be readable. The other lanes
     /// are zero.
     #[inline(always)]
@@ -342,6 +344,8 @@ macro_rules! register {
             )?
 
             $(
+            const LOADS_PARTS: bool = true;
+
             #[inline(always)]
             unsafe fn load_some(from: *const $lane, lanes: u16) -> Self {
                 // SAFETY: by the trait's contract, the CPU has these instructions. They read only

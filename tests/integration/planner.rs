@@ -190,7 +190,10 @@ fn depthwise_layers_are_read_in_place_where_that_saves_a_copy() -> TractResult<(
     // width.
     let at_once = |spec, size| reads(spec, Isa::Avx512, size, "all rows of the input at once, in place");
     assert!(at_once(&one, 9)? && !at_once(&one, 56)? && !at_once(&forward([64, 64], 64, [3, 1, 0]), 9)?);
-    // Loads of the portable kernels can't mask lanes.
+    // Loads of parts are slower on AVX2, and loads of the portable kernels can't mask lanes.
+    let dilated = DeconvSpec { dilations: tvec!(2, 2), ..forward([64, 64], 64, [3, 1, 2]) };
+    assert!(in_place(&one, Isa::Avx2)? && !in_place(&dilated, Isa::Avx2)?);
+    assert!(!reads(&one, Isa::Avx2, 112, "in place")? && reads(&one, Isa::Avx512, 112, "in place")?);
     assert!(!in_place(&one, Isa::Portable)?);
     Ok(())
 }
