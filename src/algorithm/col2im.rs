@@ -6,7 +6,7 @@
 //! copied in the order in which the register tiles read it.
 //!
 //! With three axes or more, all products are computed before any is added, as the rows that one output
-//! row needs are far apart. This is for volumes whose products fit in L2.
+//! row needs are far apart. This is for volumes whose products fit in a part of the last-level cache.
 
 use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
@@ -40,6 +40,9 @@ const LONG_RUN: usize = 256;
 /// Tiles of the positions whose products are computed together. With more of them, less of the last one is empty, but
 /// L1 does not hold their products.
 const MOST_TILES: usize = 6;
+
+/// The part of the last-level cache that all products of a volume may take.
+const SHARE_OF_L3: usize = 4;
 
 /// The most products per position, so that L2 holds those of some rows of usual widths.
 const MOST_PRODUCTS: usize = 2048;
@@ -94,12 +97,19 @@ impl Algorithm for Col2im {
         let (lanes, tiles) = (query.sizes.lanes, &query.sizes.position_tiles);
         let element = query.element;
         let (x, all_rows) = (axes.columns(), input_rows(axes));
+        let row_products = products.saturating_mul(x.input).saturating_mul(element);
+        let kept_products = match keeps_all {
+            true => {
+                let positions = all_rows.saturating_mul(x.input).saturating_add(2 * lanes);
+                let matrices = problem.batch.saturating_mul(problem.group);
+                positions.saturating_mul(products).saturating_mul(matrices).saturating_mul(element)
+            }
+            false => row_products.saturating_mul(slots(axes, 1)),
+        };
         if keeps_all {
-            let positions = all_rows.saturating_mul(x.input).saturating_add(2 * lanes);
-            let matrices = problem.batch.saturating_mul(problem.group);
-            let bytes = positions.saturating_mul(products).saturating_mul(matrices).saturating_mul(element);
-            if bytes > machine.l2 {
-                return Err(format!("{bytes} bytes of products exceed L2"));
+            let most = machine.l2.max(machine.l3 / SHARE_OF_L3);
+            if kept_products > most {
+                return Err(format!("{kept_products} bytes of products, more than {most}"));
             }
         } else if products > MOST_PRODUCTS {
             return Err(format!("{products} products per position are too many for the ring"));
@@ -114,10 +124,7 @@ impl Algorithm for Col2im {
             DataFormat::Nxc => cost::SCATTERED,
         };
         let output_rows: usize = axes.iter().rev().skip(1).map(|axis| axis.output).product();
-        let row_products = products.saturating_mul(x.input).saturating_mul(element);
-        // Sums wait for products that L2 does not hold.
-        let ring = if keeps_all { 0 } else { row_products.saturating_mul(slots(axes, 1)) };
-        let accumulated = if ring > machine.l2 { cost::ACCUMULATED_FAR } else { cost::ACCUMULATED };
+        let accumulated = cost::ACCUMULATED + cost::accumulated_far(kept_products, machine);
         let summed = accumulated.times(&[products, all_rows, x.input.div_ceil(lanes)])
             + store.times(&[problem.group_out, phases, all_rows, x.input.div_ceil(lanes)])
             + cost::ACCUMULATED_ROW.times(&[output_rows, problem.group_out]);
@@ -170,7 +177,7 @@ impl Algorithm for Col2im {
                 let most = (MOST_TILES * nv * lanes).div_ceil(x.input).min(fits);
                 (2..=most).fold((all_multiplied(1), 1), least).1
             };
-            let group = all_multiplied(chunk_rows) + summed;
+            let group = all_multiplied(chunk_rows) + summed + cost::ACCUMULATED_GROUP;
             let cost = group.times(&[problem.group, problem.batch]).rounded();
             if best.as_ref().is_none_or(|b| cost < b.cost) {
                 best = Some(Col2im { mr, last_mr, nv, chunk_rows, keeps_all, copied, cost, axes: axes.clone() });

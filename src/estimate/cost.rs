@@ -223,14 +223,22 @@ pub(crate) const ADDED_RUN: Cost = Cost(40.0);
 /// Computing, loading and adding a vector of col2im's products.
 pub(crate) const ACCUMULATED: Cost = Cost(10.0);
 
-/// As [`ACCUMULATED`], if L2 does not hold the products.
-pub(crate) const ACCUMULATED_FAR: Cost = Cost(18.0);
+/// The wait for a vector of col2im's products, of which `bytes` are kept, if L2 does not hold them.
+pub(crate) fn accumulated_far(bytes: usize, machine: &Machine) -> Cost {
+    /// The wait for a vector beyond L2.
+    const WAIT: f64 = 90.0;
+    // As many bytes as L2 has twice are mostly still there.
+    Cost(WAIT * (1.0 - 2.0 * machine.l2 as f64 / bytes.max(1) as f64).max(0.0))
+}
 
 /// Copying a vector of positions in the order in which register tiles read them.
 pub(crate) const INTO_TILES: Cost = Cost(7.0);
 
 /// Waiting for the first positions of a run of a plane that L2 does not hold.
 pub(crate) const FAR_RUN: Cost = Cost(265.0);
+
+/// Setting up the products of an image and group of col2im.
+pub(crate) const ACCUMULATED_GROUP: Cost = Cost(2000.0);
 
 /// Setting up an output row of col2im.
 pub(crate) const ACCUMULATED_ROW: Cost = Cost(40.0);
