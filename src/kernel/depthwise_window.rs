@@ -156,7 +156,7 @@ pub(crate) unsafe fn window<V: Vector, const K: usize, const U: usize>(
             }
         }
     }
-    // Planes with edges are small.
+    // With few registers, planes with edges are small, and have few vectors.
     let most = match window.edges.is_some() && window.steps.1 == 1 && is_square::<K>(window.columns) {
         true => most_of_square::<V, K, U>(),
         false => U,

@@ -643,7 +643,7 @@ fn windows<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         for (rows, gap, steps) in
             [(1, 0), (6, 3), (7, 0), (37, 0)].iter().flat_map(|r| steps(taps).map(|s| (r.0, r.1, s)))
         {
-            for (columns, bounds) in [&[0][..], &[1, 2, 9, 0]].into_iter().cartesian_product(all_bounds()) {
+            for (columns, bounds) in [&[0][..], &[1, 2, 9, 0], &[2, 3, 4]].into_iter().cartesian_product(all_bounds()) {
                 let (down, every) = steps;
                 let pitch = every * width + 5;
                 let reach = ((rows - 1) * down + taps - 1) * pitch
@@ -709,7 +709,7 @@ fn planes<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
 fn windows_with_edges<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let mut calls = 0;
     let lanes = kernels.lanes;
-    let any = [&[0][..], &[0, 1, 4]];
+    let any = [&[0][..], &[0, 1, 4], &[0, 1, 2]];
     let windows = iproduct!([3, 5, 7], [1, 2], any).filter(|w| kernels.loads_parts || (w.1, w.2) == (1, &[0]));
     let far = [0, lanes + 3, 4 * lanes];
     let of_one_row = iproduct!([1], [1, 2], any.into_iter().chain([&[0, 1, 2, 3, 4, 5, 6, 7, 8][..], &[2, 0], &far]));
