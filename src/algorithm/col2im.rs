@@ -164,7 +164,7 @@ impl Algorithm for Col2im {
                 let last = if rest > 0 { multiplied(rest) } else { Cost::ZERO };
                 multiplied(chunk_rows) * (all_rows / chunk_rows) + last
             };
-            // Rows that fill whole tiles, or to copy long runs, if the ring and the copy still fit in half of L2 each.
+            // Rows that fill whole tiles, or that are copied in long runs. The ring and the copy fit in half of L2 each.
             let of_ring = if keeps_all { 0 } else { row_products };
             let fits = (machine.l2 / 2 / of_ring.max(row_bytes)).clamp(1, all_rows);
             let chunk_rows = if far {
@@ -359,7 +359,7 @@ struct Prepared<'a, E: Element> {
     strides: [usize; 4],
 }
 
-/// One row of results per column phase, before they are interleaved. None if they never are in memory.
+/// One row of results per column phase, before they are interleaved. Empty if sums are stored directly.
 struct Rows<T> {
     rows: Vec<Vec<T>>,
     /// The number of channels whose rows are there. They are adjacent within a phase.
@@ -517,7 +517,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// Buffers for a task's rows. None if sums are interleaved in registers and stored directly.
+    /// Buffers for a task's rows. Empty if sums are interleaved in registers and stored directly.
     ///
     /// The channels of a pixel are stored together if channels are last and few.
     fn rows(&self, task: &Task<E>) -> TractResult<Rows<E::Compute>> {
@@ -590,7 +590,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// Sums an output row of all of a task's channels in rows of their phases, and stores them.
+    /// Sums the phases of an output row of all of a task's channels in buffers, and stores them.
     fn store_through(
         &self,
         task: &mut Task<E>,

@@ -227,7 +227,7 @@ pub(crate) const ACCUMULATED: Cost = Cost(10.0);
 pub(crate) fn accumulated_far(bytes: usize, machine: &Machine) -> Cost {
     /// The wait for a vector beyond L2.
     const WAIT: f64 = 90.0;
-    // As many bytes as L2 has twice are mostly still there.
+    // Of up to twice as many bytes as L2 has, most are still there.
     Cost(WAIT * (1.0 - 2.0 * machine.l2 as f64 / bytes.max(1) as f64).max(0.0))
 }
 

@@ -397,6 +397,7 @@ impl<T: Compute> Kernels<T> {
         let below = reach([(last, down), (rows, 1)]);
         let furthest = window.columns.iter().max().map_or(0, |column| *column);
         let across = reach([(furthest, 1), (every, results.width.max(self.lanes))]);
+        // Whether no vector reads a column that does not exist, which pairs of rows require.
         let mut keeps_columns = window.edges.is_none();
         if let Some(Edges { first, rows: (begin, end), column, width }) = window.edges {
             assert!(end <= below && if rows == 1 { (begin, end) == (0, below) } else { columns <= MOST_COLUMNS });
