@@ -44,10 +44,8 @@ pub struct DirectPositions {
     pub batched_groups: usize,
     /// Vectors of positions per register tile.
     pub nv: usize,
-    /// Whether the input tiles have one copy per column shift, so that their rows have no gaps.
-    pub copy_per_shift: bool,
-    /// Whether the input is read in place.
-    pub direct: bool,
+    /// How register tiles read the input.
+    pub reads: Reads,
     /// Whether input that is read in place is prefetched before the tiles, as the caches do not
     /// hold it.
     pub prefetch: bool,
@@ -69,18 +67,40 @@ pub struct DirectPositions {
     axes: Axes,
 }
 
+/// A way in which register tiles read the input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reads {
+    /// From the tensor.
+    InPlace,
+    /// From input tiles with one copy per column shift, so that their rows have no gaps.
+    CopyPerShift,
+    /// From input tiles whose rows are padded.
+    PaddedRows,
+}
+
+impl Reads {
+    fn in_place(self) -> bool {
+        self == Reads::InPlace
+    }
+
+    /// Whether the input tiles have one copy per column shift.
+    fn copy_per_shift(self) -> bool {
+        self != Reads::PaddedRows
+    }
+}
+
 /// The name of the way in which the input is read and the output is stored.
-fn variant(in_place: bool, in_passes: bool, copy_per_shift: bool, rows: bool) -> &'static str {
-    match (in_place, copy_per_shift, rows) {
-        (true, _, _) if in_passes => "in place, in passes",
-        (false, true, _) if in_passes => "copy per shift, in passes",
-        (false, false, _) if in_passes => "padded rows, in passes",
-        (true, _, true) => "in place, rows from registers",
-        (true, _, false) => "in place, buffered",
-        (false, true, true) => "copy per shift, rows from registers",
-        (false, true, false) => "copy per shift, buffered",
-        (false, false, true) => "padded rows, rows from registers",
-        (false, false, false) => "padded rows, buffered",
+fn variant(reads: Reads, in_passes: bool, rows: bool) -> &'static str {
+    match (reads, rows) {
+        (Reads::InPlace, _) if in_passes => "in place, in passes",
+        (Reads::CopyPerShift, _) if in_passes => "copy per shift, in passes",
+        (Reads::PaddedRows, _) if in_passes => "padded rows, in passes",
+        (Reads::InPlace, true) => "in place, rows from registers",
+        (Reads::InPlace, false) => "in place, buffered",
+        (Reads::CopyPerShift, true) => "copy per shift, rows from registers",
+        (Reads::CopyPerShift, false) => "copy per shift, buffered",
+        (Reads::PaddedRows, true) => "padded rows, rows from registers",
+        (Reads::PaddedRows, false) => "padded rows, buffered",
     }
 }
 
@@ -98,15 +118,15 @@ impl Algorithm for DirectPositions {
     }
 
     fn variant(&self) -> &'static str {
-        variant(self.direct, self.pass.is_some(), self.copy_per_shift, self.rows)
+        variant(self.reads, self.pass.is_some(), self.rows)
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let (y, x) = (self.axes.rows(), self.axes.columns());
-        let input_tiles = if self.direct {
+        let input_tiles = if self.reads.in_place() {
             0
         } else {
-            let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, self.copy_per_shift);
+            let input_tiles = self.input_tiles();
             let together = self.pass.unwrap_or(problem.group_in.saturating_mul(self.batched_groups));
             input_tiles.working_bytes(together, element)
         };
@@ -122,11 +142,11 @@ impl Algorithm for DirectPositions {
     }
 
     fn explain(&self) -> String {
-        let source = match (self.direct, self.copy_per_shift) {
-            (true, _) if self.prefetch => "in place, prefetched",
-            (true, _) => "in place",
-            (_, true) => "in a copy per column shift",
-            _ => "in padded rows",
+        let source = match self.reads {
+            Reads::InPlace if self.prefetch => "in place, prefetched",
+            Reads::InPlace => "in place",
+            Reads::CopyPerShift => "in a copy per column shift",
+            Reads::PaddedRows => "in padded rows",
         };
         let passes = self.pass.map_or(String::new(), |channels| format!(", in passes of {channels} channels"));
         let store = if self.rows { "from registers" } else { "through a buffer" };
@@ -139,8 +159,7 @@ impl Algorithm for DirectPositions {
     }
 
     fn tables(&self, problem: &Problem, _lanes: usize) -> TractResult<TapTable> {
-        let input_tiles = InputTiles::new(&self.axes, self.block_rows, self.block_columns, self.copy_per_shift);
-        TapTable::new(&self.axes, input_tiles, self.direct, 1, problem.group_in)
+        TapTable::new(&self.axes, self.input_tiles(), self.reads.in_place(), 1, problem.group_in)
     }
 
     fn run<E: Element>(
@@ -171,7 +190,12 @@ impl Algorithm for DirectPositions {
 impl DirectPositions {
     /// Whether the sums of a block are kept until the last of several passes over copies of the input.
     fn keeps_sums(&self) -> bool {
-        self.pass.is_some() && !self.direct
+        self.pass.is_some() && !self.reads.in_place()
+    }
+
+    /// The input tiles of a block.
+    fn input_tiles(&self) -> InputTiles {
+        InputTiles::new(&self.axes, self.block_rows, self.block_columns, self.reads.copy_per_shift())
     }
 
     /// The most elements of such sums.

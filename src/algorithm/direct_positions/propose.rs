@@ -1,6 +1,6 @@
 //! The choice of a register tile, of a way to read the input, and of blocks of the grid.
 
-use super::{CHUNK_BYTES, DirectPositions, row_runs, variant};
+use super::{CHUNK_BYTES, DirectPositions, Reads, row_runs, variant};
 use crate::algorithm::Query;
 use crate::algorithm::chains::longest_chain;
 use crate::estimate::cost::{self, Cost, InPlace};
@@ -60,9 +60,8 @@ pub(super) fn cheapest(query: &Query) -> Result<DirectPositions, String> {
 /// A way to read the input. The fields are those of [`DirectPositions`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Way {
-    in_place: bool,
+    reads: Reads,
     in_passes: bool,
-    copy_per_shift: bool,
     batched_groups: usize,
 }
 
@@ -78,9 +77,9 @@ impl Way {
                 query.sizes.lanes.div_ceil(narrowest).min(problem.group)
             }
         };
-        let copy = Way { in_place: false, in_passes: false, copy_per_shift: true, batched_groups: 1 };
-        let in_place = Way { in_place: true, ..copy };
-        let rows = Way { copy_per_shift: false, ..copy };
+        let copy = Way { reads: Reads::CopyPerShift, in_passes: false, batched_groups: 1 };
+        let in_place = Way { reads: Reads::InPlace, ..copy };
+        let rows = Way { reads: Reads::PaddedRows, ..copy };
         let ways = [
             Way { in_passes: true, ..in_place },
             in_place,
@@ -137,7 +136,8 @@ impl<'a> Reading<'a> {
     /// Returns none if the input can't be read in this way, or if another way is as fast.
     fn new(query: &'a Query, axes: &'a Axes, way: Way) -> Option<Reading<'a>> {
         let &Query { problem, datum_type, machine, element, .. } = query;
-        let Way { in_place, in_passes, copy_per_shift, batched_groups } = way;
+        let Way { reads, in_passes, batched_groups } = way;
+        let (in_place, copy_per_shift) = (reads.in_place(), reads.copy_per_shift());
         let unshifted = is_unshifted(query, axes);
         // Taps without shifts all read the same copy.
         if in_place && (!unshifted || query.in_parts) || unshifted && !copy_per_shift {
@@ -179,7 +179,7 @@ impl<'a> Reading<'a> {
 
     /// Whether the sums of a block are kept between passes.
     fn keeps_sums(&self) -> bool {
-        self.way.in_passes && !self.way.in_place
+        self.way.in_passes && !self.way.reads.in_place()
     }
 
     /// The register tiles that the kernels have for the layer, or those of them for which the filter is packed.
@@ -209,12 +209,12 @@ impl<'a> Reading<'a> {
     /// Returns the plan with a register tile, if it costs less than `least`. None if the tile does not go with this way.
     fn plan(&self, tile: &Tile, least: Option<u64>) -> Option<DirectPositions> {
         let Query { problem, .. } = self.query;
-        let Way { in_place, in_passes, copy_per_shift, batched_groups } = self.way;
+        let Way { reads, in_passes, batched_groups } = self.way;
         let &Tile { mr, last_mr, nv, rows } = tile;
         if batched_groups > 1 && mr < problem.group_out {
             return None;
         }
-        if self.query.leaves_out(variant(in_place, in_passes, copy_per_shift, rows)) {
+        if self.query.leaves_out(variant(reads, in_passes, rows)) {
             return None;
         }
         let loops = self.loops(tile)?;
@@ -234,8 +234,7 @@ impl<'a> Reading<'a> {
             last_mr,
             batched_groups,
             nv,
-            copy_per_shift,
-            direct: in_place,
+            reads,
             prefetch: self.prefetches && far && (in_passes || mr >= FEWEST_TO_PREFETCH),
             pass: loops.pass,
             rows,
@@ -253,7 +252,7 @@ impl<'a> Reading<'a> {
         let &Query { problem, machine, element, ref sizes, .. } = self.query;
         let vectors_bytes = tile.nv * sizes.lanes * element;
         // The lines that a tile reads and those that it prefetches are in L1 together.
-        let pass = if self.way.in_place { L1_SHARE / (2 * vectors_bytes) } else { COPIED_IN_PASSES };
+        let pass = if self.way.reads.in_place() { L1_SHARE / (2 * vectors_bytes) } else { COPIED_IN_PASSES };
         let pass = self.way.in_passes.then_some(pass);
         let panels = problem.group_out.div_ceil(tile.mr);
         if pass.is_some_and(|pass| pass >= problem.group_in) || self.read_once && panels > 1 {
@@ -321,7 +320,7 @@ impl<'a> Reading<'a> {
 
     /// The cost of reading a block in place, beyond that of its products.
     fn read(&self, tile: &Tile, loops: &Loops) -> Cost {
-        if !self.way.in_place {
+        if !self.way.reads.in_place() {
             return Cost::ZERO;
         }
         let &Query { problem, machine, element, ref sizes, .. } = self.query;

@@ -122,7 +122,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     /// Computes all output channels of the groups of a task.
     pub(super) fn run_task(&self, task: &mut Task<E>, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
         let (plan, all) = (self.plan, self.problem.group_in);
-        let copied = !plan.direct;
+        let copied = !plan.reads.in_place();
         let copy_plan = copied.then(|| task.copy_plan(&self.taps.input_tiles, &self.strides.2)).transpose()?;
         let pass = plan.pass.filter(|_| plan.keeps_sums()).unwrap_or(all);
         let groups = task.groups.clone();
@@ -242,7 +242,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         ragged: &'s mut Aligned<E::Compute>,
     ) -> TractResult<Source<'s, E::Compute>> {
         let reach = source.base + (source.channels - 1) * source.channel_stride + positions;
-        if !self.plan.direct || reach <= source.data.len() {
+        if !self.plan.reads.in_place() || reach <= source.data.len() {
             return Ok(*source);
         }
         let copy = ragged.of(source.channels * positions)?;
@@ -357,7 +357,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let source = Source { base: source.base + first, ..*source };
         // The last runs may reach past the end of an input that is read in place.
         let reach = source.base + (source.channels - 1) * source.channel_stride + tile.positions();
-        let inside = match self.plan.direct {
+        let inside = match self.plan.reads.in_place() {
             true => (0..runs.count).take_while(|run| reach + run * runs.pitch <= source.data.len()).count(),
             false => runs.count,
         };
