@@ -234,6 +234,13 @@ pub(crate) fn accumulated_far(bytes: usize, machine: &Machine) -> Cost {
 /// Copying a vector of positions in the order in which register tiles read them.
 pub(crate) const INTO_TILES: Cost = Cost(7.0);
 
+/// As [`INTO_TILES`], for a few positions of each plane at a time, of an input of so many bytes.
+pub(crate) fn copied_to_tiles(bytes: usize, machine: &Machine) -> Cost {
+    /// The part of the last-level cache from which reads hardly wait.
+    const NEAR: usize = 8;
+    if bytes <= machine.l2.max(machine.l3 / NEAR) { Cost(16.0) } else { Cost(40.0) }
+}
+
 /// Waiting for the first positions of a run of a plane that L2 does not hold.
 pub(crate) const FAR_RUN: Cost = Cost(265.0);
 

@@ -110,6 +110,8 @@ rates! {
     /// Reading from a plane in place, per panel and register tile, if the first-level TLB does not hold the pages of all
     /// planes that a tile sums.
     tlb_miss,
+    /// The share of a register tile's time that is left if its input is in the order in which it reads.
+    in_tile_order,
     /// Reading a vector of copied pixels beyond L2 once per panel of output channels, if one tap alone reads each pixel.
     far_pixels_of_one_tap,
     /// The wait of several panels of one vector for input in place, besides its passes.
@@ -207,6 +209,7 @@ impl Machine {
             aliased_in_place_l2: 0.0,
             far_pixels: 4.0,
             tlb_miss: 2.0,
+            in_tile_order: 0.86,
             far_pixels_of_one_tap: 0.0,
             narrow_in_place: 60.0,
             fetched_planes: 17.0,
@@ -253,6 +256,7 @@ impl Machine {
             aliased_in_place_l2: 40.0,
             far_pixels: 0.0,
             tlb_miss: 0.0,
+            in_tile_order: 1.0,
             far_pixels_of_one_tap: 0.0,
             narrow_in_place: 30.0,
             fetched_planes: 0.0,
@@ -303,6 +307,7 @@ impl Machine {
             aliased_in_place_l2: 0.0,
             far_pixels: 0.0,
             tlb_miss: 0.0,
+            in_tile_order: 1.0,
             far_pixels_of_one_tap: 0.0,
             narrow_in_place: 0.0,
             fetched_planes: 64.0,
@@ -354,6 +359,7 @@ impl Machine {
             aliased_in_place_l2: 40.0,
             far_pixels: 0.0,
             tlb_miss: 0.0,
+            in_tile_order: 1.0,
             far_pixels_of_one_tap: 0.0,
             narrow_in_place: 30.0,
             fetched_planes: 0.0,
@@ -403,6 +409,7 @@ impl Machine {
             aliased_in_place_l2: 40.0,
             far_pixels: 5.0,
             tlb_miss: 0.0,
+            in_tile_order: 1.0,
             far_pixels_of_one_tap: 50.0,
             narrow_in_place: 30.0,
             fetched_planes: 0.0,
@@ -486,7 +493,7 @@ impl Machine {
         isa: Isa::Simd128,
         l2: 512 << 10,
         l3: 0,
-        rates: Rates { fma_per_ns: 4.3, l3_share: 0.0, ..Machine::ZEN3.rates },
+        rates: Rates { fma_per_ns: 4.3, l3_share: 0.0, in_tile_order: 1.0, ..Machine::ZEN3.rates },
         prefetch_pays: false,
         cpus: &[],
     };

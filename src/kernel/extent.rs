@@ -108,15 +108,16 @@ mod tests {
         let tile = kernels.row_tiles(1).iter().find(|tile| tile.mr() == 1);
         let Some(tile) = tile else { return assert_eq!(kernels.lanes, 4, "only the portable set has no row tiles") };
         let operand = PhaseOperand { panel: &data, taps: &[0], chain: 8, two_chains: false };
-        let mut run = |source: &Source<f32>, elements, count, step, pitch| {
-            let runs = StridedRuns { elements, count, step, pitch };
+        let mut run = |source: &Source<f32>, elements, count, step, (pitch, tile_step)| {
+            let runs = StridedRuns { elements, count, step, pitch, tile_step };
             tile.run(&[operand], source, bias, &mut [&mut out[..]], &runs, None)
         };
-        refused("row tile, channels", || run(&source, 0..1, 1, 0, 0));
-        refused("row tile, pitch", || run(&near, 0..1, 3, 1, HUGE));
-        refused("row tile, step", || run(&near, 0..1, 3, HUGE, 1));
-        refused("row tile, elements", || run(&near, usize::MAX - 1..usize::MAX, 2, 2, 1));
-        refused("row tile, positions", || run(&near, 0..usize::MAX, 1, 0, 0));
+        refused("row tile, channels", || run(&source, 0..1, 1, 0, (0, 8)));
+        refused("row tile, pitch", || run(&near, 0..1, 3, 1, (HUGE, 8)));
+        refused("row tile, step", || run(&near, 0..1, 3, HUGE, (1, 8)));
+        refused("row tile, elements", || run(&near, usize::MAX - 1..usize::MAX, 2, 2, (1, 8)));
+        refused("row tile, positions", || run(&near, 0..usize::MAX, 1, 0, (0, 8)));
+        refused("row tile, step of tiles", || run(&near, 0..64, 1, 0, (0, HUGE)));
     }
 
     fn copies_refuse(kernels: &Kernels<f32>) {

@@ -13,7 +13,7 @@
 
 use crate::compute::Compute;
 use crate::kernel::bounds::{Bounds, clamp_all};
-use crate::kernel::extent::{product, reach, rounded_up};
+use crate::kernel::extent::{product, reach};
 use crate::kernel::pixel_lists::PixelLists;
 use crate::simd::vector::{PREFETCHES, Vector, interleave, prefetch, store_run};
 use std::ops::Range;
@@ -292,8 +292,10 @@ pub(crate) struct StridedRuns {
     pub count: usize,
     /// Output elements from the start of a run to that of the next.
     pub step: usize,
-    /// Positions from a run to the next in the source.
+    /// Elements from a run to the next in the source.
     pub pitch: usize,
+    /// Elements from a tile to the next in the source: the tile's positions, if those of a run are adjacent there.
+    pub tile_step: usize,
 }
 
 type RowEntry<T> = unsafe fn(
@@ -386,8 +388,8 @@ impl<T: Compute> RowTile<T> {
             return;
         }
         assert!(phases.len() == self.phases && bias.len() >= self.mr && channels.len() <= self.mr);
-        let positions = rounded_up(runs.elements.len().div_ceil(self.phases), self.positions);
-        let furthest = reach([(runs.count - 1, runs.pitch), (positions, 1)]);
+        let tiles = runs.elements.len().div_ceil(self.phases).div_ceil(self.positions);
+        let furthest = reach([(runs.count - 1, runs.pitch), (tiles - 1, runs.tile_step), (self.positions, 1)]);
         for phase in phases {
             assert!(phase.chain > 0 && phase.panel.len() >= product([source.channels, phase.taps.len(), self.mr]));
             let source = Source { taps: phase.taps, ..*source };
@@ -439,7 +441,7 @@ unsafe fn add_phase<V: Vector, const MR: usize, const NV: usize>(
 /// The CPU has `V`'s instruction set. There are `S` phases, and `S` is a power of two up to four.
 /// The phases' panels hold `channels·taps·MR` elements.
 /// For each tap of each phase, `source` holds all positions of the whole tiles of `NV·LANES` that
-/// cover each run.
+/// cover each run, `pitch` elements from run to run and `tile_step` from tile to tile.
 /// A bias holds `MR` values. There are at most `MR` channels, and each holds all runs.
 #[inline(always)]
 pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const NV: usize>(
@@ -505,7 +507,7 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
                 }
             }
             at += whole;
-            source.base += NV * V::LANES;
+            source.base += runs.tile_step;
         }
     }
 }

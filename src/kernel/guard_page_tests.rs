@@ -361,11 +361,15 @@ fn row_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             .chain(several)
             .chain(runs)
             .flat_map(|case| [0, tile.phases() / 2].into_iter().unique().map(move |less| (case, less)))
+            .cartesian_product([0, 3])
             .collect();
-        for (shape, ((positions, rows, count), less)) in
+        for (shape, (((positions, rows, count), less), gap)) in
             SHAPES.into_iter().flat_map(|shape| cases.iter().map(move |case| (shape, *case)))
         {
-            let whole = positions.next_multiple_of(tile.positions());
+            // Tiles may have gaps between them in the source.
+            let tile_step = tile.positions() + gap;
+            let tiles = positions.div_ceil(tile.positions());
+            let whole = tiles.checked_sub(1).map_or(0, |before| before * tile_step + tile.positions());
             // Runs overlap in the source, and have gaps between them in the output.
             let pitch = positions.saturating_sub(1);
             let shape = Shape::new(side, (count.max(1) - 1) * pitch + whole, shape);
@@ -387,12 +391,13 @@ fn row_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             for bounds in all_bounds() {
                 let mut out: Vec<Guarded<T>> = (0..rows).map(|_| Guarded::new(side, &before)).collect();
                 let mut slices: Vec<&mut [T]> = out.iter_mut().map(|row| &mut **row).collect();
-                let runs = StridedRuns { elements: 0..len, count, step, pitch };
+                let runs = StridedRuns { elements: 0..len, count, step, pitch, tile_step };
                 tile.run(&phases, &shape.source(), &bias, &mut slices, &runs, bounds);
                 for (m, row) in out.iter().enumerate() {
                     let mut expected = before.clone();
                     for (run, at) in (0..count).flat_map(|run| (0..len).map(move |at| (run, at))) {
-                        let (s, n) = (at % tile.phases(), at / tile.phases() + run * pitch);
+                        let (s, n) = (at % tile.phases(), at / tile.phases());
+                        let n = n / tile.positions() * tile_step + n % tile.positions() + run * pitch;
                         let taps = taps_of(s);
                         let sum = shape.sum(n, taps, |c, t| panels[s][(c * taps.len() + t) * tile.mr() + m]);
                         expected[run * step + at] = clamped(bias[m].plus(sum), bounds);

@@ -46,6 +46,19 @@ pub(crate) fn padded_bias<E: Element>(problem: &Problem, bias: Option<&[E]>, pad
     to
 }
 
+/// Copies a run of positions to register tiles of `tile` positions, whose places are `step` elements apart. The last tile is
+/// filled up with zeros.
+pub(crate) fn to_tiles<T: Compute>(kernels: &Kernels<T>, from: &[T], tile: usize, to: &mut [T], step: usize) {
+    let whole = from.len() / tile;
+    let (from, rest) = from.split_at(whole * tile);
+    kernels.copy_pixels(from, tile, (whole, tile), (to, step), None, false);
+    if !rest.is_empty() {
+        let to = &mut to[whole * step..][..tile];
+        to[..rest.len()].copy_from_slice(rest);
+        to[rest.len()..].fill(T::ZERO);
+    }
+}
+
 /// `to[r·stride + c] = from[c·step + r]` for `rows` × `columns` elements.
 /// The kernel writes whole vectors, so each row of `to` must have room for them.
 pub(crate) fn transposed<T: Compute>(

@@ -6,6 +6,9 @@
 //! `out[channel][position] = Σ weight · input_tile[position + tap]`.
 //! The phases of an output row are interleaved when they are stored.
 //!
+//! Input without shifts may also be copied in the order in which register tiles read it. A tile reads a vector or two of
+//! every channel, which are in as many pages of memory otherwise.
+//!
 //! Many input channels may be read or copied some at a time, in passes. The sums of the channels before
 //! are kept in a buffer, and results are stored after the last pass.
 //!
@@ -76,6 +79,8 @@ pub enum Reads {
     CopyPerShift,
     /// From input tiles whose rows are padded.
     PaddedRows,
+    /// From a copy in the order in which they read: `[tile][channel][position]`. For taps without shifts.
+    TileOrder,
 }
 
 impl Reads {
@@ -99,6 +104,8 @@ fn variant(reads: Reads, in_passes: bool, rows: bool) -> &'static str {
         (Reads::InPlace, false) => "in place, buffered",
         (Reads::CopyPerShift, true) => "copy per shift, rows from registers",
         (Reads::CopyPerShift, false) => "copy per shift, buffered",
+        (Reads::TileOrder, true) => "tile order, rows from registers",
+        (Reads::TileOrder, false) => "tile order, buffered",
         (Reads::PaddedRows, true) => "padded rows, rows from registers",
         (Reads::PaddedRows, false) => "padded rows, buffered",
     }
@@ -123,16 +130,19 @@ impl Algorithm for DirectPositions {
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let (y, x) = (self.axes.rows(), self.axes.columns());
-        let input_tiles = if self.reads.in_place() {
-            0
-        } else {
-            let input_tiles = self.input_tiles();
-            let together = self.pass.unwrap_or(problem.group_in.saturating_mul(self.batched_groups));
-            input_tiles.working_bytes(together, element)
+        let together = self.pass.unwrap_or(problem.group_in.saturating_mul(self.batched_groups));
+        let copy = match self.reads {
+            Reads::InPlace => 0,
+            Reads::TileOrder => {
+                // Each grid row begins with a tile.
+                let columns = self.block_columns.saturating_add(self.nv * MOST_LANES);
+                [together, self.block_rows, columns, element].into_iter().fold(1, usize::saturating_mul)
+            }
+            Reads::CopyPerShift | Reads::PaddedRows => self.input_tiles().working_bytes(together, element),
         };
         let sums = if self.keeps_sums() { self.sums(problem).saturating_mul(element) } else { 0 };
         let blocks = y.grid.div_ceil(self.block_rows) * x.grid.div_ceil(self.block_columns);
-        [input_tiles, sums, bytes_of_tasks(problem, &self.axes, blocks), 2 * CHUNK_BYTES]
+        [copy, sums, bytes_of_tasks(problem, &self.axes, blocks), 2 * CHUNK_BYTES]
             .into_iter()
             .fold(0, usize::saturating_add)
     }
@@ -147,6 +157,7 @@ impl Algorithm for DirectPositions {
             Reads::InPlace => "in place",
             Reads::CopyPerShift => "in a copy per column shift",
             Reads::PaddedRows => "in padded rows",
+            Reads::TileOrder => "in a copy in the order of tiles",
         };
         let passes = self.pass.map_or(String::new(), |channels| format!(", in passes of {channels} channels"));
         let store = if self.rows { "from registers" } else { "through a buffer" };
@@ -159,7 +170,8 @@ impl Algorithm for DirectPositions {
     }
 
     fn tables(&self, problem: &Problem, _lanes: usize) -> TractResult<TapTable> {
-        TapTable::new(&self.axes, self.input_tiles(), self.reads.in_place(), 1, problem.group_in)
+        let unshifted = matches!(self.reads, Reads::InPlace | Reads::TileOrder);
+        TapTable::new(&self.axes, self.input_tiles(), unshifted, 1, problem.group_in)
     }
 
     fn run<E: Element>(

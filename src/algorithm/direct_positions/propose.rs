@@ -7,6 +7,7 @@ use crate::estimate::cost::{self, Cost, InPlace};
 use crate::geometry::Axes;
 use crate::layout::filter::FilterLayout;
 use crate::layout::input_tile::GridBlocks;
+use crate::ranges::even_part;
 use crate::simd::vector::PREFETCHES;
 use crate::spec::DataFormat;
 use tract_core::internal::tract_itertools::Itertools;
@@ -20,6 +21,12 @@ const FEWEST_TO_PREFETCH: usize = 6;
 /// The fewest positions of a block that is read in place. Shorter rows would be stored in short
 /// runs.
 const FEWEST_IN_PLACE: usize = 128;
+
+/// The fewest positions of a block that is copied in the order of tiles.
+const FEWEST_IN_TILE_ORDER: usize = 32;
+
+/// The fewest results per position of the grid for which that pays. One or two panels read the input in place as fast.
+const FEWEST_RESULTS_IN_TILE_ORDER: usize = 17;
 
 /// The fewest positions of a block that several panels read in passes. L2 must hold their channels.
 const FEWEST_IN_PASSES: usize = 1024;
@@ -79,12 +86,14 @@ impl Way {
         };
         let copy = Way { reads: Reads::CopyPerShift, in_passes: false, batched_groups: 1 };
         let in_place = Way { reads: Reads::InPlace, ..copy };
+        let tile_order = Way { reads: Reads::TileOrder, ..copy };
         let rows = Way { reads: Reads::PaddedRows, ..copy };
         let ways = [
             Way { in_passes: true, ..in_place },
             in_place,
             Way { in_passes: true, ..copy },
             copy,
+            tile_order,
             Way { in_passes: true, ..rows },
             rows,
             Way { in_passes: true, batched_groups: batched, ..rows },
@@ -143,6 +152,7 @@ impl<'a> Reading<'a> {
         if in_place && (!unshifted || query.in_parts) || unshifted && !copy_per_shift {
             return None;
         }
+        let tile_order = reads == Reads::TileOrder;
         let prefetches = in_place && PREFETCHES && machine.prefetch_pays;
         let passes_pay = match in_place {
             true => prefetches && query.input_bytes() > machine.l2,
@@ -160,12 +170,28 @@ impl<'a> Reading<'a> {
         let read_once = in_passes && in_place && budget < FEWEST_IN_PASSES;
         let budget = if read_once { READ_ONCE } else { budget };
         let (y, x) = (axes.rows(), axes.columns());
-        let block = match in_place {
-            true if y.grid == 1 && y.output == 1 => (1, budget.max(FEWEST_IN_PLACE).min(x.grid)),
-            true => (y.grid.min((budget / x.grid).max(1)), x.grid),
-            false => GridBlocks::within(axes, copy_per_shift, budget),
+        let single_row = (y.grid, y.output) == (1, 1);
+        if tile_order {
+            let results = problem.group_out.saturating_mul(axes.phases());
+            // A block of several rows has whole ones.
+            let too_wide = !single_row && x.grid > 2 * budget;
+            if !unshifted || too_wide || results < FEWEST_RESULTS_IN_TILE_ORDER {
+                return None;
+            }
+        }
+        let block = match reads {
+            Reads::InPlace if single_row => (1, budget.max(FEWEST_IN_PLACE).min(x.grid)),
+            Reads::TileOrder if single_row => (1, budget.max(FEWEST_IN_TILE_ORDER).min(x.grid)),
+            Reads::InPlace | Reads::TileOrder => (y.grid.min((budget / x.grid).max(1)), x.grid),
+            Reads::CopyPerShift | Reads::PaddedRows => GridBlocks::within(axes, copy_per_shift, budget),
         };
-        let blocks = GridBlocks::even(axes, block, copy_per_shift, in_place);
+        let blocks = match single_row && tile_order {
+            true => {
+                let whole_tiles = even_part(x.grid, block.1).next_multiple_of(2 * query.sizes.lanes);
+                GridBlocks::of(axes, (1, whole_tiles.min(x.grid)), copy_per_shift, in_place)
+            }
+            false => GridBlocks::even(axes, block, copy_per_shift, in_place),
+        };
         let copied = if in_place { Cost::ZERO } else { copied(query, axes, way, &blocks) };
         let waits = match problem.group_in {
             1 => cost::beyond_cache(problem, datum_type, machine),
@@ -306,8 +332,10 @@ impl<'a> Reading<'a> {
         // tile to tile.
         let evicted = !loops.tile_major && chain.saturating_mul(tile.mr * element) > machine.l2 / 2;
         let weights = |m: usize| if evicted { machine.rates.far_weights * m as f64 / lanes as f64 } else { 0.0 };
-        let tile_cost =
-            |m: usize, n: usize| cost::tile(m, n, lanes * element, loops.resident, machine) + Cost::new(weights(m));
+        let share = if self.way.reads == Reads::TileOrder { machine.rates.in_tile_order } else { 1.0 };
+        let tile_cost = |m: usize, n: usize| {
+            cost::tile(m, n, lanes * element, loops.resident, machine) * share + Cost::new(weights(m))
+        };
         let (runs, vectors) = self.runs(tile);
         let (whole, rest) = (vectors / tile.nv, vectors % tile.nv);
         let row_cost = |m: usize| {
@@ -387,6 +415,10 @@ fn is_unshifted(query: &Query, axes: &Axes) -> bool {
 fn copied(query: &Query, axes: &Axes, way: Way, blocks: &GridBlocks) -> Cost {
     let &Query { problem, machine, ref sizes, .. } = query;
     let (x, lanes) = (axes.columns(), sizes.lanes);
+    if way.reads == Reads::TileOrder {
+        let vector = cost::copied_to_tiles(query.input_bytes(), machine);
+        return vector.times(&[blocks.positions.div_ceil(lanes), problem.group_in]);
+    }
     let far = query.input_bytes() > machine.l2;
     // Every third position or fewer, from beyond L2. Set by hand, by three layers of
     // `benches/record/2026-11-29-passes`.

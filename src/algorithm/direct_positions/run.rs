@@ -1,6 +1,6 @@
 //! The run of a plan: blocks of input are copied, register tiles multiply them, and results are stored.
 
-use super::{DirectPositions, row_runs};
+use super::{DirectPositions, Reads, row_runs};
 use crate::algorithm::Operands;
 use crate::algorithm::chains::channels_per_chain;
 use crate::compute::Compute;
@@ -10,6 +10,7 @@ use crate::layout::filter::{PackedFilter, panel_heights};
 use crate::layout::input::Input;
 use crate::layout::input_tile::CopyPlan;
 use crate::layout::taps::{Phase, TapTable};
+use crate::layout::to_tiles;
 use crate::memory::{Aligned, Scratch};
 use crate::output::epilogue::Epilogue;
 use crate::output::task::Task;
@@ -28,6 +29,9 @@ const FEWEST_IN_TWO_CHAINS: usize = 32;
 /// The number of channels from which channels-last results go through register transposes. Fewer
 /// channels are stored element by element, which is faster for them.
 const FEWEST_TRANSPOSED: usize = 4;
+
+/// Register tiles whose positions are copied together from each plane.
+const TILES_AT_ONCE: usize = 8;
 
 /// The data that all tasks share.
 pub(super) struct Prepared<'a, E: Element> {
@@ -51,6 +55,24 @@ pub(super) struct Prepared<'a, E: Element> {
     plane: usize,
     /// Strides of the input: image, channel, spatial axes (at least two).
     strides: (usize, usize, Vec<usize>),
+}
+
+/// A block of input, as register tiles read it.
+#[derive(Clone, Copy)]
+struct BlockInput<'a, T> {
+    /// The base is that of the block's first position.
+    source: Source<'a, T>,
+    /// Positions from a grid row to the next.
+    pitch: usize,
+    /// Elements from a register tile to the next, per position.
+    per_position: usize,
+}
+
+impl<'a, T> BlockInput<'a, T> {
+    /// Returns the source at a position. With several elements per position, it is a register tile's first one.
+    fn at(&self, position: usize) -> Source<'a, T> {
+        Source { base: self.source.base + position * self.per_position, ..self.source }
+    }
 }
 
 /// Scratch memory, without the input tiles.
@@ -122,8 +144,8 @@ impl<'a, E: Element> Prepared<'a, E> {
     /// Computes all output channels of the groups of a task.
     pub(super) fn run_task(&self, task: &mut Task<E>, scratch: &mut Scratch<E::Compute>) -> TractResult<()> {
         let (plan, all) = (self.plan, self.problem.group_in);
-        let copied = !plan.reads.in_place();
-        let copy_plan = copied.then(|| task.copy_plan(&self.taps.input_tiles, &self.strides.2)).transpose()?;
+        let fills = matches!(plan.reads, Reads::CopyPerShift | Reads::PaddedRows);
+        let copy_plan = fills.then(|| task.copy_plan(&self.taps.input_tiles, &self.strides.2)).transpose()?;
         let pass = plan.pass.filter(|_| plan.keeps_sums()).unwrap_or(all);
         let groups = task.groups.clone();
         for g in groups.clone().step_by(plan.batched_groups) {
@@ -147,15 +169,14 @@ impl<'a, E: Element> Prepared<'a, E> {
         let plan = self.plan;
         let lanes = self.kernels.lanes;
         let tile_positions = plan.nv * lanes;
-        let (mut source, pitch) = match copy_plan {
+        let mut input = match copy_plan {
             Some(copy_plan) => {
-                let pitch = self.taps.input_tiles.pitch;
-                (self.copy(task.n, &groups, &summed, copy_plan, &mut scratch.block, &mut scratch.ragged)?, pitch)
+                self.copy(task.n, &groups, &summed, copy_plan, &mut scratch.block, &mut scratch.ragged)?
             }
-            None => (self.in_place(task, groups.start)?, plan.axes.columns().grid),
+            None if plan.reads == Reads::TileOrder => self.copy_to_tiles(task, groups.start, &mut scratch.block)?,
+            None => self.in_place(task, groups.start)?,
         };
-        let origin = source.base;
-        let flat = (task.rows.len() - 1) * pitch + task.columns.len();
+        let flat = (task.rows.len() - 1) * input.pitch + task.columns.len();
         let chunk = if plan.keeps_sums() { flat } else { plan.chunk_tiles * tile_positions };
         let (rows_at_once, per_row) = row_runs(chunk, task.columns.len(), lanes);
         let visits = match plan.rows {
@@ -167,7 +188,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let mut buffers = Buffers { tile: &mut scratch.tile, ragged: &mut scratch.ragged, row: &mut scratch.row };
         let mut visit = |panel: usize, tile: usize| {
             // The first panel's pass brings the input into the caches for the other panels.
-            source.prefetch = plan.prefetch && panels.first() == Some(&panel);
+            input.source.prefetch = plan.prefetch && panels.first() == Some(&panel);
             let panel = &self.panels[panel];
             if plan.rows {
                 let (row, column) = (tile / per_row * rows_at_once, tile % per_row * chunk);
@@ -175,13 +196,11 @@ impl<'a, E: Element> Prepared<'a, E> {
                 // The last run takes the remainder, so that no run is short.
                 let is_last = tile % per_row + 1 == per_row;
                 let columns = column..if is_last { task.columns.len() } else { column + chunk };
-                source.base = origin + row * pitch + column;
-                self.run_row_tiles(task, groups.start, panel, &source, (rows, columns, pitch), &mut buffers)
+                self.run_row_tiles(task, groups.start, panel, &input, (rows, columns), &mut buffers)
             } else {
                 let position = tile * chunk;
-                source.base = origin + position;
-                let offsets = (position, chunk.min(flat - position), pitch);
-                self.run_chunk(task, groups.clone(), panel, (&source, summed.clone()), offsets, &mut buffers)
+                let positions = position..flat.min(position + chunk);
+                self.run_chunk(task, groups.clone(), panel, (&input, summed.clone()), positions, &mut buffers)
             }
         };
         if plan.tile_major {
@@ -192,12 +211,13 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 
     /// Returns the input of a task as it is.
-    fn in_place(&self, task: &Task<E>, group: usize) -> TractResult<Source<'_, E::Compute>> {
+    fn in_place(&self, task: &Task<E>, group: usize) -> TractResult<BlockInput<'_, E::Compute>> {
         let data = E::as_compute(self.input.whole()?).context("element: computed in another type")?;
         let channels = self.problem.group_in;
         let first = task.n * self.strides.0 + group * channels * self.strides.1;
         let base = first + task.offset(&self.strides.2);
-        Ok(Source { data, base, channel_stride: self.strides.1, channels, taps: &[], prefetch: false })
+        let source = Source { data, base, channel_stride: self.strides.1, channels, taps: &[], prefetch: false };
+        Ok(BlockInput { source, pitch: self.plan.axes.columns().grid, per_position: 1 })
     }
 
     /// Copies some input channels of each group of a batch into the input tiles of a block.
@@ -209,7 +229,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         copy_plan: &CopyPlan,
         block: &'s mut Aligned<E::Compute>,
         ragged: &mut Aligned<E::Compute>,
-    ) -> TractResult<Source<'s, E::Compute>> {
+    ) -> TractResult<BlockInput<'s, E::Compute>> {
         let (kernels, input_tiles) = (self.kernels, &self.taps.input_tiles);
         let nxc = self.problem.data_format == DataFormat::Nxc;
         let inputs = groups.len() * summed.len();
@@ -227,7 +247,42 @@ impl<'a, E: Element> Prepared<'a, E> {
                 input_tiles.fill(kernels, copy_plan, source.from(channel).0, plane, ragged)?;
             }
         }
-        Ok(Source { data, base: 0, channel_stride: stride, channels: summed.len(), taps: &[], prefetch: false })
+        let channels = summed.len();
+        let source = Source { data, base: 0, channel_stride: stride, channels, taps: &[], prefetch: false };
+        Ok(BlockInput { source, pitch: input_tiles.pitch, per_position: 1 })
+    }
+
+    /// Copies the input of a block in the order in which register tiles read it. Grid rows begin with a tile if tiles write
+    /// output rows, and follow each other without gaps otherwise.
+    fn copy_to_tiles<'s>(
+        &self,
+        task: &Task<E>,
+        group: usize,
+        block: &'s mut Aligned<E::Compute>,
+    ) -> TractResult<BlockInput<'s, E::Compute>> {
+        let (kernels, channels, grid) = (self.kernels, self.problem.group_in, self.plan.axes.columns().grid);
+        let tile = self.plan.nv * kernels.lanes;
+        let (rows, length, pitch) = match self.plan.rows {
+            true => (task.rows.len(), task.columns.len(), task.columns.len().next_multiple_of(tile)),
+            false => (1, (task.rows.len() - 1) * grid + task.columns.len(), grid),
+        };
+        let positions = (rows - 1) * pitch + length.next_multiple_of(tile);
+        let data = block.of(positions * channels)?;
+        let input = self.input.channels(task.n, group * channels, channels);
+        let first = task.offset(&self.strides.2);
+        // A few lines of each plane at a time are fetched sooner than a single one, and written before L1 has to drop any.
+        let at_once = TILES_AT_ONCE * tile;
+        for (row, at) in (0..rows).cartesian_product((0..length).step_by(at_once)) {
+            let from = first + row * grid + at;
+            let from = from..from + at_once.min(length - at);
+            for channel in 0..channels {
+                let plane = E::as_compute(input.from(channel).0).context("element: computed in another type")?;
+                let to = (row * pitch + at) * channels + channel * tile;
+                to_tiles(kernels, &plane[from.clone()], tile, &mut data[to..], channels * tile);
+            }
+        }
+        let source = Source { data, base: 0, channel_stride: tile, channels, taps: &[], prefetch: false };
+        Ok(BlockInput { source, pitch, per_position: channels })
     }
 
     /// Returns a source that contains the whole tile.
@@ -255,17 +310,18 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 
     /// Computes all phases of one panel over some columns of some grid rows, and writes them to the
-    /// output without a buffer. Grid rows are `pitch` positions apart in the source.
+    /// output without a buffer.
     fn run_row_tiles(
         &self,
         task: &mut Task<E>,
         g: usize,
         panel: &Panel<E::Compute>,
-        source: &Source<E::Compute>,
-        (rows, columns, pitch): (Range<usize>, Range<usize>, usize),
+        input: &BlockInput<E::Compute>,
+        (rows, columns): (Range<usize>, Range<usize>),
         buffers: &mut Buffers<E::Compute>,
     ) -> TractResult<()> {
         let axes = &self.plan.axes;
+        let tile_positions = self.plan.nv * self.kernels.lanes;
         let (y, x) = (axes.rows(), axes.columns());
         let (bounds, epilogue) = self.epilogue.split_bounds();
         let bias_at = g * (self.bias.len() / self.problem.group) + panel.first_channel;
@@ -286,7 +342,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
                 let mut operands = [PhaseOperand { panel: &[][..], taps: &[], chain: 1, two_chains: false }; 4];
                 for (operand, phase) in operands.iter_mut().zip(phases) {
-                    *operand = operand_of(panel, weights, phase, source.channels);
+                    *operand = operand_of(panel, weights, phase, input.source.channels);
                 }
                 let tiles = RowTiles { panel, operands: &operands[..self.columns], bias, bounds };
                 let (first_element, step) = (
@@ -295,7 +351,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                 );
                 let at = task.output.index(first_channel, o, output_row(rows.start), outputs.start);
                 let mut finish = |slices: &mut SmallVec<[&mut [E::Compute]; MOST_ROWS]>, runs: StridedRuns| {
-                    self.run_tiles(&tiles, source, slices, &runs, buffers.ragged)?;
+                    let source = input.at(rows.start * input.pitch + columns.start);
+                    self.run_tiles(&tiles, &source, input.per_position, slices, &runs, buffers.ragged)?;
                     if !epilogue.is_empty() {
                         let first = g * self.problem.group_out + panel.first_channel;
                         for (m, slice) in slices.iter_mut().enumerate() {
@@ -306,7 +363,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                     TractResult::Ok(())
                 };
                 let task_channels = first_channel..first_channel + channels;
-                let runs = StridedRuns { elements: 0..outputs.len(), count, step, pitch };
+                let (pitch, tile_step) = (input.pitch * input.per_position, tile_positions * input.per_position);
+                let runs = StridedRuns { elements: 0..outputs.len(), count, step, pitch, tile_step };
                 let all = first_element..first_element + (count - 1) * step + outputs.len();
                 let mut in_place = SmallVec::new();
                 if task.output.channel_elements(task_channels, o, all, &mut in_place) {
@@ -329,11 +387,13 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(())
     }
 
-    /// Computes the sums of all runs: the whole tiles of each run, then the remainders.
+    /// Computes the sums of all runs: the whole tiles of each run, then the remainders. Tiles are `per_position` elements
+    /// per position apart in the source.
     fn run_tiles(
         &self,
         RowTiles { panel, operands, bias, bounds }: &RowTiles<E::Compute>,
         source: &Source<E::Compute>,
+        per_position: usize,
         slices: &mut [&mut [E::Compute]],
         runs: &StridedRuns,
         ragged: &mut Aligned<E::Compute>,
@@ -351,10 +411,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         }
         let tile = panel.row_tiles[(positions - whole).div_ceil(lanes) - 1];
         // The last tile ends at the last position. If there are enough positions, it computes some
-        // of them again.
-        let first = positions.checked_sub(tile.positions()).unwrap_or(whole);
+        // of them again. In the order of tiles, it begins where a tile does.
+        let again = positions.checked_sub(tile.positions()).filter(|_| self.plan.reads != Reads::TileOrder);
+        let first = again.unwrap_or(whole);
         let outputs = first * self.columns;
-        let source = Source { base: source.base + first, ..*source };
+        let source = Source { base: source.base + first * per_position, ..*source };
         // The last runs may reach past the end of an input that is read in place.
         let reach = source.base + (source.channels - 1) * source.channel_stride + tile.positions();
         let inside = match self.plan.reads.in_place() {
@@ -380,13 +441,15 @@ impl<'a, E: Element> Prepared<'a, E> {
         task: &mut Task<E>,
         groups: Range<usize>,
         panel: &Panel<E::Compute>,
-        (source, summed): (&Source<E::Compute>, Range<usize>),
-        (position, count, pitch): (usize, usize, usize),
+        (input, summed): (&BlockInput<E::Compute>, Range<usize>),
+        positions: Range<usize>,
         buffers: &mut Buffers<E::Compute>,
     ) -> TractResult<()> {
         let (problem, plan) = (self.problem, self.plan);
         let axes = &plan.axes;
         let (y, x) = (axes.rows(), axes.columns());
+        let (position, count, pitch) = (positions.start, positions.len(), input.pitch);
+        let source = input.at(position);
         let stride = count.next_multiple_of(self.kernels.lanes);
         let group_stride = panel.height * stride;
         let phase_stride = groups.len() * group_stride;
@@ -401,7 +464,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let channels = panel.height.min(task.channels.end - panel.first_channel);
         let tile_positions = plan.nv * self.kernels.lanes;
         let last = (stride - 1) / tile_positions * tile_positions;
-        let last_source = Source { base: source.base + last, ..*source };
+        let last_source = input.at(position + last);
         let last_source = self.readable(&last_source, stride - last, count - last, buffers.ragged)?;
         // Groups are adjacent in the output. In the buffer, their panels are padded.
         let row = |at: usize| at / channels * group_stride + at % channels * stride;
@@ -423,7 +486,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let group_offset = (g - groups.start) * problem.group_in * source.channel_stride;
                     let source = match at == last {
                         true => Source { base: last_source.base + group_offset, ..last_source },
-                        false => Source { base: source.base + group_offset + at, ..*source },
+                        false => Source { base: input.at(position + at).base + group_offset, ..source },
                     };
                     for (phase, out) in phases.iter().zip(out.chunks_mut(phase_stride)) {
                         let weights = &weights[phase.weights * panel.height..];
@@ -444,7 +507,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                     continue;
                 }
                 let mut rows: TVec<&[E::Compute]> = tvec!();
-                for run in flat_runs(position..position + count, pitch, 0..task.columns.len()) {
+                for run in flat_runs(positions.clone(), pitch, 0..task.columns.len()) {
                     let output_row = (task.rows.start + run.row) * y.out_step + ry;
                     if output_row >= task.output.rows.end {
                         break;

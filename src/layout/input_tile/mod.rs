@@ -658,9 +658,14 @@ impl GridBlocks {
     ///
     /// Blocks that are read directly from the input have rows of the grid's own width.
     pub fn even(axes: &Axes, (rows, columns): (usize, usize), copy_per_shift: bool, in_place: bool) -> GridBlocks {
+        let (_, y, x) = axes.parts();
+        let even = (y.grid.div_ceil(y.grid.div_ceil(rows)), x.grid.div_ceil(x.grid.div_ceil(columns)));
+        GridBlocks::of(axes, even, copy_per_shift, in_place)
+    }
+
+    /// Splits the grid into blocks of `rows` × `columns`, of which the last ones may be smaller.
+    pub fn of(axes: &Axes, (rows, columns): (usize, usize), copy_per_shift: bool, in_place: bool) -> GridBlocks {
         let (outer, y, x) = axes.parts();
-        let rows = y.grid.div_ceil(y.grid.div_ceil(rows));
-        let columns = x.grid.div_ceil(x.grid.div_ceil(columns));
         let input_tiles = InputTiles::new(axes, rows, columns, copy_per_shift);
         let pitch = if in_place { x.grid } else { input_tiles.pitch };
         let outer: usize = outer.iter().map(|a| a.grid).product();
