@@ -209,7 +209,7 @@ impl Machine {
             aliased_in_place_l2: 0.0,
             far_pixels: 4.0,
             tlb_miss: 2.0,
-            in_tile_order: 0.86,
+            in_tile_order: 0.9,
             far_pixels_of_one_tap: 0.0,
             narrow_in_place: 60.0,
             fetched_planes: 17.0,

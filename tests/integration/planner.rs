@@ -595,6 +595,18 @@ fn planes_that_compete_for_l1_are_copied() -> TractResult<()> {
     Ok(())
 }
 
+/// The copy is read once per panel of output channels, so that it pays for many of them.
+#[test]
+fn many_results_of_few_positions_are_computed_in_tile_order() -> TractResult<()> {
+    let options = PlanOptions::default().with_machine(Machine::ZEN3);
+    let variant = |layer| plan(&layer, [56, 42], &options).map(|plan| plan.variant());
+    let in_order = "tile order, rows from registers";
+    assert_eq!(variant(forward([384, 512], 1, [1, 1, 0]))?, in_order);
+    assert_eq!(variant(spec([48, 384], 1, [2, 2, 0]))?, in_order);
+    assert_ne!(variant(forward([384, 12], 1, [1, 1, 0]))?, in_order);
+    Ok(())
+}
+
 /// L2 does not hold these planes. Reading a few positions of each at a time would take longer than the products.
 #[test]
 fn planes_beyond_l2_are_read_in_long_runs() -> TractResult<()> {
