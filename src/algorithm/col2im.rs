@@ -16,12 +16,14 @@ use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, OuterTap, Tap};
 use crate::kernel::{Col2imRows, Col2imRun, Dispatch, Kernels, PositionTile, Source, Start};
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
+use crate::layout::{to_tiles, transposed};
 use crate::memory::{Aligned, Scratch, refill};
 use crate::output::partition::{Partition, group_parts};
 use crate::output::task::{Task, bytes_of_tasks, run_tasks};
 use crate::parallel::{parallel, threads};
 use crate::ranges::{blocks_of, even_blocks};
 use crate::simd::isa::Isa;
+use crate::simd::vector::MOST_LANES;
 use crate::spec::{DataFormat, Direction, Problem};
 use std::ops::Range;
 use tract_core::internal::tract_itertools::Itertools;
@@ -211,7 +213,8 @@ impl Algorithm for Col2im {
         let ring = (problem.group_out * taps + self.mr).saturating_mul(rows);
         // The phases of one channel, or of few channels together.
         let accumulated = x.grid.saturating_mul(x.out_step.max(MOST_INTERLEAVED));
-        let block = slot.saturating_mul(problem.group_in);
+        let copied = slot.saturating_add(self.nv * MOST_LANES);
+        let block = copied.saturating_mul(problem.group_in);
         let working = ring.saturating_add(accumulated).saturating_add(block).saturating_mul(element);
         working.saturating_add(bytes_of_tasks(problem, &self.axes, 1))
     }
@@ -684,7 +687,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     ) -> TractResult<()> {
         let (channels, lanes) = (self.problem.group_in, self.kernels.lanes);
         let count = rows.len() * self.plan.axes.columns().input;
-        let padded = count.next_multiple_of(lanes);
+        let (padded, per_tile) = (count.next_multiple_of(lanes), self.plan.nv * lanes);
         let first = n * self.strides[0] + g * channels * self.strides[1] + rows.start * self.strides[2];
         let input = self.operands.input.whole()?;
         // The last tile may reach past the input's end.
@@ -693,7 +696,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let data = match in_place {
             Some(data) => data,
             None => {
-                let data = block.of(channels * padded)?;
+                let data = block.of(channels * count.next_multiple_of(per_tile))?;
                 self.copy(&input[first..], count, data, pixels)?;
                 data
             }
@@ -702,11 +705,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         let slot = chunk % ring.slots * ring.slot;
         let longest = longest_chain(channels, 1);
         // All panels read a tile's part of a chain's channels while L1 holds it.
-        for at in (0..padded).step_by(self.plan.nv * lanes) {
+        for at in (0..padded).step_by(per_tile) {
             let nv = ((padded - at) / lanes).min(self.plan.nv);
             let (base, channel_stride) = match in_place {
                 Some(_) => (first + at, self.strides[1]),
-                None => (at * channels, nv * lanes),
+                None => (at * channels, per_tile),
             };
             for from in (0..channels).step_by(longest) {
                 let source = Source {
@@ -729,7 +732,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     }
 
     /// Copies the first `count` positions of a group, in the order in which register tiles read
-    /// them: `[tile][channel][position]`. The last tile has as many whole vectors as it needs.
+    /// them: `[tile][channel][position]`.
     ///
     /// A tile reads a vector or two of every channel. In the input, these are in as many pages of
     /// memory as there are channels.
@@ -740,28 +743,23 @@ impl<'a, E: Element> Prepared<'a, E> {
         to: &mut [E::Compute],
         pixels: &mut Aligned<E::Compute>,
     ) -> TractResult<()> {
-        let (channels, lanes) = (self.problem.group_in, self.kernels.lanes);
-        let per_tile = self.plan.nv * lanes;
-        let whole = count / per_tile;
-        let (tiles, last) = to.split_at_mut(whole * per_tile * channels);
-        let width = last.len() / channels;
+        let (channels, kernels) = (self.problem.group_in, self.kernels);
+        let per_tile = self.plan.nv * kernels.lanes;
+        let tile = per_tile * channels;
         if self.problem.data_format == DataFormat::Ncx {
             for ci in 0..channels {
                 let from = &from[ci * self.strides[1]..][..count];
-                let (from, rest) = from.split_at(whole * per_tile);
+                let to = &mut to[ci * per_tile..];
                 match E::as_compute(from) {
-                    Some(from) if whole > 0 => {
-                        let to = (&mut tiles[ci * per_tile..], per_tile * channels);
-                        self.kernels.copy_pixels(from, per_tile, (whole, per_tile), to, None, false);
-                    }
-                    _ => {
-                        let tiles = tiles.chunks_mut(per_tile).skip(ci).step_by(channels);
-                        tiles.zip(from.chunks(per_tile)).for_each(|(to, from)| E::widen_slice(from, to));
+                    Some(from) => to_tiles(kernels, from, per_tile, to, tile),
+                    None => {
+                        for (from, to) in from.chunks(per_tile).zip(to.chunks_mut(tile)) {
+                            let (to, rest) = to[..per_tile].split_at_mut(from.len());
+                            E::widen_slice(from, to);
+                            rest.fill(E::Compute::ZERO);
+                        }
                     }
                 }
-                let to = &mut last[ci * width..][..width];
-                E::widen_slice(rest, &mut to[..rest.len()]);
-                to[rest.len()..].fill(E::Compute::ZERO);
             }
             return Ok(());
         }
@@ -775,11 +773,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                 (&*pixels, channels)
             }
         };
-        let tiles = tiles.chunks_mut((per_tile * channels).max(1)).map(|to| (to, per_tile, per_tile));
-        let last = (!last.is_empty()).then_some((last, width, count - whole * per_tile));
-        for (at, (to, width, positions)) in tiles.chain(last).enumerate() {
-            let from = &from[at * per_tile * step..];
-            crate::layout::transposed(self.kernels, from, step, (channels, positions), to, width);
+        for (first, to) in (0..count).step_by(per_tile).zip(to.chunks_mut(tile)) {
+            let positions = per_tile.min(count - first);
+            transposed(kernels, &from[first * step..], step, (channels, positions), to, per_tile);
         }
         Ok(())
     }
