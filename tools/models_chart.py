@@ -15,7 +15,7 @@ from pathlib import Path
 from svg import FASTER, SLOWER, Axis, document, text
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORDS = [("Zen 3 (AVX2)", ROOT / "benches/record/2026-11-26-files/results.json")]
+RECORDS = [("Zen 3 (AVX2)", ROOT / "benches/record/2026-11-30-tile-order/models/results.json")]
 OUT = ROOT / "docs/models.svg"
 
 # Engines that are no rivals: the plugin itself, and the plugin without forward convolutions.
@@ -32,7 +32,8 @@ NAMES = {
     "pnsn_tele_global_20Hz": "tele global, earthquakes", "pnsn_unet": "PNSN U-Net, earthquakes",
     "ppocr_v3_det": "PP-OCRv3, text detection", "ppocr_v4_det": "PP-OCRv4, text detection",
     "road_seg_adas": "road segmentation", "seizure_a": "seizure detection", "selfie_seg": "selfie segmentation",
-    "ssrnet": "SSR-Net, ages", "tbefn_180x320": "TBEFN, light enhancement", "ten_vad": "TEN VAD, voice activity",
+    "silero_vad_ifless": "Silero VAD, voice activity", "ssrnet": "SSR-Net, ages",
+    "tbefn_180x320": "TBEFN, light enhancement", "ten_vad": "TEN VAD, voice activity",
     "tract_deconv_group": "tract, one 1-D layer", "ultraface_slim_320": "UltraFace slim, faces",
     "unet_sed": "unet_sed, U-Net 224²", "yolox_nano_416": "YOLOX nano, objects",
 }
