@@ -567,6 +567,7 @@ macro_rules! row_tiles_of_32_registers {
     };
 }
 
+/// The sums of one phase fill the registers. Phases are summed one after the other, and finished sums wait in memory.
 #[allow(unused_macros, reason = "some targets have other vectors")]
 macro_rules! row_tiles_of_16_registers {
     ($of:ident, 1) => {
