@@ -595,9 +595,9 @@ fn planes_that_compete_for_l1_are_copied() -> TractResult<()> {
     Ok(())
 }
 
-/// The copy is read once per panel of output channels, so that it pays for many of them.
+/// Each panel of output channels reads the copy, so that it pays for many of them.
 #[test]
-fn many_results_of_few_positions_are_computed_in_tile_order() -> TractResult<()> {
+fn input_of_many_output_channels_is_copied_in_tile_order() -> TractResult<()> {
     let options = PlanOptions::default().with_machine(Machine::ZEN3);
     let variant = |layer| plan(&layer, [56, 42], &options).map(|plan| plan.variant());
     let in_order = "tile order, rows from registers";
