@@ -235,20 +235,20 @@ impl Machine {
             tile_latency: 8.0,
             l2_bytes_per_fma: 20.0,
             transforms: 1.0,
-            window_products: 1.0,
-            strided_window_products: 1.0,
-            interleaved_products: 1.0,
-            pixel_products: 1.0,
+            window_products: 1.4,
+            strided_window_products: 2.0,
+            interleaved_products: 1.25,
+            pixel_products: 1.25,
             row_store: 5.0,
             row_tile_call: 250.0,
             transposed_store: 13.0,
             aliased_transposed_store: 17.0,
             far_weights: 3.0,
-            l3_share: 0.3125,
-            bytes_per_fma: 6.0,
+            l3_share: 0.56,
+            bytes_per_fma: 3.0,
             dense_traffic: 1.0,
-            pixel_traffic: 1.0,
-            border_tap: 15.0,
+            pixel_traffic: 0.4,
+            border_tap: 2.0,
             near_in_place: 0.0,
             far_in_place: 1.0,
             far_in_place_again: 2.0,
@@ -256,7 +256,7 @@ impl Machine {
             aliased_in_place_l2: 40.0,
             far_pixels: 0.0,
             tlb_miss: 0.0,
-            in_tile_order: 1.0,
+            in_tile_order: 0.95,
             far_pixels_of_one_tap: 0.0,
             narrow_in_place: 30.0,
             fetched_planes: 0.0,
@@ -426,13 +426,13 @@ impl Machine {
     /// Intel's CPUs with AVX-512, where they have no tile registers or none are asked for.
     ///
     /// The rate of transforms was measured on an Emerald Rapids held to AVX-512. The others are those of
-    /// [`Machine::ZEN4`].
+    /// [`Machine::GENERIC`].
     pub const XEON: Machine = Machine {
         name: "xeon",
         isa: Isa::Avx512,
         l2: 1 << 20,
         l3: 32 << 20,
-        rates: Rates { transforms: 2.3, ..Machine::ZEN4.rates },
+        rates: Rates { transforms: 2.3, ..Machine::GENERIC.rates },
         prefetch_pays: true,
         cpus: &[Cpu::X86 { vendor: "GenuineIntel", family: 6, models: (0, 0xff) }],
     };
@@ -441,7 +441,7 @@ impl Machine {
     ///
     /// Not measured. Published tables give them a multiply-add of 128 bits a cycle with a latency of four, and
     /// vector loads of 128 bits that let nothing else issue for two cycles. A clock of 1.8 GHz and the bytes
-    /// from L2 and from memory are guesses. The other rates are those of [`Machine::ZEN4`], which has as many
+    /// from L2 and from memory are guesses. The other rates are those of [`Machine::GENERIC`], fitted with as many
     /// vector registers. tract tells these cores on Linux only; elsewhere they get [`Machine::NEOVERSE_N1`].
     pub const CORTEX_A55: Machine = Machine {
         name: "cortex_a55",
@@ -455,7 +455,7 @@ impl Machine {
             l2_bytes_per_fma: 8.0,
             l3_share: 0.0,
             bytes_per_fma: 2.0,
-            ..Machine::ZEN4.rates
+            ..Machine::GENERIC.rates
         },
         prefetch_pays: true,
         cpus: &[Cpu::Aarch64 { kind: "CortexA53" }, Cpu::Aarch64 { kind: "CortexA55" }],
@@ -466,7 +466,7 @@ impl Machine {
     ///
     /// Not measured. Published tables give them two multiply-adds of 128 bits a cycle with a latency of four, two
     /// loads a cycle, and 32 bytes a cycle from L2. A clock of 2.6 GHz and the bytes from memory are guesses. The
-    /// other rates are those of [`Machine::ZEN4`].
+    /// other rates are those of [`Machine::GENERIC`].
     pub const NEOVERSE_N1: Machine = Machine {
         name: "neoverse_n1",
         isa: Isa::Neon,
@@ -478,7 +478,7 @@ impl Machine {
             tile_latency: 8.0,
             l2_bytes_per_fma: 16.0,
             bytes_per_fma: 3.0,
-            ..Machine::ZEN4.rates
+            ..Machine::GENERIC.rates
         },
         prefetch_pays: true,
         cpus: &[],
@@ -500,13 +500,49 @@ impl Machine {
 
     /// An unknown machine with 512 KiB of L2, which application cores have at least.
     ///
-    /// Its rates are those of [`Machine::ZEN4`].
+    /// Its rates are those that were first fitted to a Zen 4.
     pub const GENERIC: Machine = Machine {
         name: "generic",
         isa: Isa::Portable,
         l2: 512 << 10,
         l3: 0,
-        rates: Machine::ZEN4.rates,
+        rates: Rates {
+            fma_per_ns: 3.97,
+            tile_load: 1.0,
+            tile_latency: 8.0,
+            l2_bytes_per_fma: 20.0,
+            transforms: 1.0,
+            window_products: 1.0,
+            strided_window_products: 1.0,
+            interleaved_products: 1.0,
+            pixel_products: 1.0,
+            row_store: 5.0,
+            row_tile_call: 250.0,
+            transposed_store: 13.0,
+            aliased_transposed_store: 17.0,
+            far_weights: 3.0,
+            l3_share: 0.3125,
+            bytes_per_fma: 6.0,
+            dense_traffic: 1.0,
+            pixel_traffic: 1.0,
+            border_tap: 15.0,
+            near_in_place: 0.0,
+            far_in_place: 1.0,
+            far_in_place_again: 2.0,
+            aliased_in_place: 8.0,
+            aliased_in_place_l2: 40.0,
+            far_pixels: 0.0,
+            tlb_miss: 0.0,
+            in_tile_order: 1.0,
+            far_pixels_of_one_tap: 0.0,
+            narrow_in_place: 30.0,
+            fetched_planes: 0.0,
+            strided_row: 100.0,
+            planes_at_once: 16.0,
+            tile_registers: 1.0,
+            share_ns: 34_000.0,
+            share_spinning_ns: 5_000.0,
+        },
         prefetch_pays: true,
         cpus: &[],
     };
