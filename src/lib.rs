@@ -120,7 +120,7 @@
 //! [`Precision::rounded`] is the rounding, and `docs/knobs.md` has the bounds. Nothing is rounded by
 //! default.
 //!
-//! **Winograd.** Where tile registers are not faster, dense layers of 16 and more input channels per group run in tiles
+//! **Winograd.** Where tile registers are not faster, dense layers of 8 and more input channels per group run in tiles
 //! that take fewer products (strategy `winograd`). The largest error is at most 1.5 times that of a
 //! sum tap by tap, 1.6 times with spikes, and twice that on a pure tone. A product with a weight that is zero, or far
 //! smaller than its neighbours, has the error of the neighbours' products. In tiles of two results

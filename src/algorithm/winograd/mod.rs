@@ -52,7 +52,7 @@ use tract_core::internal::*;
 
 /// The fewest input channels. With few channels, cancellation in the tiles dominates the rounding
 /// error of the sum, and there is little to gain.
-const FEWEST_CHANNELS: usize = 16;
+const FEWEST_CHANNELS: usize = 8;
 
 /// The most (input channel, tap block) pairs whose products are summed in one chain. A result is
 /// made of several sums and has the errors of all of them, so chains are short.
@@ -271,7 +271,8 @@ impl Algorithm for Winograd {
             _ => None,
         })?;
         let (lanes, tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
-        if problem.group_in < FEWEST_CHANNELS || problem.group_out < lanes {
+        // With fewer output channels, most of a vector of weights would be zeros.
+        if problem.group_in < FEWEST_CHANNELS || 2 * problem.group_out < lanes {
             let (inputs, outputs) = (problem.group_in, problem.group_out);
             return Err(format!("groups of {inputs} to {outputs} channels are too small"));
         }
@@ -732,33 +733,37 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (plan, of) = (self.plan, &self.table.tiles.phases[phase]);
         let width = plan.blocked.width;
         let outside = plan.shape().most * width;
-        // Per tile along an axis, the offsets of those of its results that the accumulator block has.
-        let along = |axis: usize, positions: &Range<usize>, step: usize| -> Vec<TVec<Option<usize>>> {
+        // Along an axis, the offset of each result of each tile. That of results outside the accumulator block is `outside`.
+        let along = |axis: usize, positions: &Range<usize>, step: usize| -> TractResult<Vec<usize>> {
             let (lattice, lead, several) = (plan.lattices[axis], of.lead[axis], of.several[axis]);
-            let result = |origin: usize, i: usize| {
-                let gap = if i == 0 { 0 } else { lattice.gap.filter(|_| several)? };
-                let position = (origin + i * gap).checked_sub(lead).filter(|at| positions.contains(at))?;
-                Some((position - positions.start) * step)
-            };
-            let tile = |origin| (0..lattice.results).map(|i| result(origin, i)).collect();
-            lattice.origins(several, positions.clone()).map(tile).collect()
+            let gap = lattice.gap.filter(|_| several);
+            let tiles = lattice.count(several, lattice.lead, positions.len());
+            let mut offsets = reserved("winograd tiles", tiles * lattice.results)?;
+            for origin in lattice.origins(several, positions.clone()) {
+                let ahead = |i: usize| if i == 0 { Some(0) } else { Some(i * gap?) };
+                let position = |ahead: usize| (origin + ahead).checked_sub(lead).filter(|at| positions.contains(at));
+                let offset = |at: usize| (at - positions.start) * step;
+                offsets.extend((0..lattice.results).map(|i| ahead(i).and_then(position).map_or(outside, offset)));
+            }
+            Ok(offsets)
         };
-        let rows = along(0, &window.rows, pitch * width);
-        let columns = along(1, &window.columns, width);
-        let (mut outer, inner) =
-            if lists_columns(self.plan.lattices) { (&columns[..], &rows[..]) } else { (&rows[..], &columns[..]) };
-        while let [others @ .., last] = outer
-            && last.iter().all(|result| result.is_none())
-        {
-            outer = others;
-        }
+        let (rows, columns) = (along(0, &window.rows, pitch * width)?, along(1, &window.columns, width)?);
+        let [rows, columns] = [(&rows, 0), (&columns, 1)].map(|(of, axis)| of.chunks(plan.lattices[axis].results));
+        let by_columns = lists_columns(plan.lattices);
+        let (outer, inner) = if by_columns { (columns, rows) } else { (rows, columns) };
+        let has_results = |tile: &[usize]| tile.iter().any(|offset| *offset < outside);
+        let outer: Vec<&[usize]> = outer.collect();
+        let used = outer.iter().rposition(|tile| has_results(tile)).map_or(0, |last| last + 1);
         let mut results = vec![];
         let of_tile = plan.lattices[0].results * plan.lattices[1].results;
-        reserve("winograd tiles", &mut results, outer.len() * inner.len() * of_tile)?;
-        for (outer, inner) in outer.iter().cartesian_product(inner) {
-            let (rows, columns) = if lists_columns(self.plan.lattices) { (inner, outer) } else { (outer, inner) };
-            let of_tile = rows.iter().cartesian_product(columns).map(|(row, column)| Some((*row)? + (*column)?));
-            results.extend(of_tile.map(|offset| offset.unwrap_or(outside)));
+        reserve("winograd tiles", &mut results, used * inner.len() * of_tile)?;
+        for outer in &outer[..used] {
+            for inner in inner.clone() {
+                let (rows, columns) = if by_columns { (inner, *outer) } else { (*outer, inner) };
+                for row in rows {
+                    results.extend(columns.iter().map(|column| (row + column).min(outside)));
+                }
+            }
         }
         Ok(results)
     }

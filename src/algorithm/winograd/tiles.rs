@@ -231,7 +231,9 @@ impl Lattice {
     pub(crate) fn origins(self, several: bool, positions: Range<usize>) -> impl Iterator<Item = usize> {
         let gap = self.gap.filter(|_| several);
         let end = positions.end + if gap.is_some() { self.lead } else { 0 };
-        (positions.start..end).filter(move |at| gap.is_none_or(|gap| (at / gap).is_multiple_of(self.results)))
+        let (period, adjacent) = gap.map_or((1, 1), |gap| (self.results * gap, gap));
+        debug_assert!(positions.start.is_multiple_of(period));
+        (positions.start..end).step_by(period).flat_map(move |first| first..(first + adjacent).min(end))
     }
 
     /// The number of tiles that have results at the first `len` positions, of phases whose results
