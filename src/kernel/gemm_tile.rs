@@ -756,12 +756,10 @@ pub(crate) unsafe fn listed_channel_tile<V: Vector, const P: usize, const NV: us
 /// The pointers, whose distances the compiler then does not know.
 ///
 /// If it knows that they are evenly spaced, it advances each of them by itself in a loop over channels, which takes a fifth
-/// more instructions than one index for all.
+/// more instructions than one index for all. Those that x86-64 has no registers for are then stored at each step, too.
 #[inline(always)]
 fn separate<T, const N: usize>(pointers: [*const T; N]) -> [*const T; N] {
-    /// More pointers, an index, the weights and a count do not fit in the registers for addresses.
-    const MOST: usize = 8;
-    if cfg!(target_arch = "x86_64") && N <= MOST { std::hint::black_box(pointers) } else { pointers }
+    if cfg!(target_arch = "x86_64") { std::hint::black_box(pointers) } else { pointers }
 }
 
 /// `N` values, each of its index. `std::array::from_fn` compiles to ten times as much code before it is optimised, and there are
