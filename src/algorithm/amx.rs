@@ -244,7 +244,8 @@ impl Amx {
             true => Cost::ZERO,
             false => cost::store_of_channels(problem, DatumType::F32, machine).times(&[flat, sides, phases]),
         };
-        let stored = stored + cost::interleaved_rows(problem.data_format, &axes, [blocks.rows, problem.group_out]);
+        let stored =
+            stored + cost::interleaved_rows(problem.data_format, &axes, [blocks.rows, problem.group_out], machine);
         let transposed = match problem.data_format {
             DataFormat::Ncx => cost::INTO_BLOCK * blocks.input_tiles.positions_read(),
             DataFormat::Nxc => Cost::ZERO,

@@ -155,7 +155,8 @@ impl Algorithm for DirectChannels {
         let vectors = problem.group_out.div_ceil(lanes);
         let summed = cost::SUMMED.times(&[flat, vectors, phases, passes]);
         let stored = cost::store_of_channels(problem, datum_type, machine).times(&[flat, vectors, phases]);
-        let stored = stored + cost::interleaved_rows(problem.data_format, axes, [blocks.rows, problem.group_out]);
+        let stored =
+            stored + cost::interleaved_rows(problem.data_format, axes, [blocks.rows, problem.group_out], machine);
         let copied = match direct {
             true => Cost::ZERO,
             false => cost::filled(&blocks.input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1)),

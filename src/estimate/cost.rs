@@ -312,12 +312,15 @@ pub(crate) fn store_of_channels(problem: &Problem, datum_type: DatumType, machin
 }
 
 /// Storing `rows` grid rows of some channels whose sums were transposed, if the phases of a row are interleaved.
-pub(crate) fn interleaved_rows(data_format: DataFormat, axes: &Axes, [rows, channels]: [usize; 2]) -> Cost {
-    /// A row of one phase of one channel.
-    const ROW: Cost = Cost(20.0);
+pub(crate) fn interleaved_rows(
+    data_format: DataFormat,
+    axes: &Axes,
+    [rows, channels]: [usize; 2],
+    machine: &Machine,
+) -> Cost {
     match (data_format, axes.columns().out_step) {
         (DataFormat::Nxc, _) | (_, 1) => Cost::ZERO,
-        _ => ROW.times(&[rows, channels, axes.phases()]),
+        _ => Cost(machine.rates.interleaved_row).times(&[rows, channels, axes.phases()]),
     }
 }
 

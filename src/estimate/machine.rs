@@ -78,6 +78,8 @@ rates! {
     /// The same if the planes of the output are a multiple of 4 KiB apart. They then compete for
     /// the same cache sets.
     aliased_transposed_store,
+    /// Storing a row of one phase of one channel from transposed sums, among the other phases of its output row.
+    interleaved_row,
     /// Loading a vector again that L2 has evicted: of weights, or of transformed tiles.
     far_weights,
     /// The share of the last-level cache whose contents a thread still finds in its next run. Zero
@@ -196,6 +198,7 @@ impl Machine {
             row_tile_call: 1.0,
             transposed_store: 15.0,
             aliased_transposed_store: 10.0,
+            interleaved_row: 20.0,
             far_weights: 3.0,
             l3_share: 0.62,
             bytes_per_fma: 3.3,
@@ -243,6 +246,7 @@ impl Machine {
             row_tile_call: 250.0,
             transposed_store: 13.0,
             aliased_transposed_store: 17.0,
+            interleaved_row: 6.0,
             far_weights: 3.0,
             l3_share: 0.56,
             bytes_per_fma: 3.0,
@@ -294,6 +298,7 @@ impl Machine {
             row_tile_call: 0.0,
             transposed_store: 17.0,
             aliased_transposed_store: 17.0,
+            interleaved_row: 20.0,
             far_weights: 30.0,
             l3_share: 0.0,
             bytes_per_fma: 20.0,
@@ -346,6 +351,7 @@ impl Machine {
             row_tile_call: 0.0,
             transposed_store: 17.9,
             aliased_transposed_store: 27.2,
+            interleaved_row: 20.0,
             far_weights: 0.0,
             l3_share: 0.56,
             bytes_per_fma: 6.0,
@@ -396,6 +402,7 @@ impl Machine {
             row_tile_call: 16.0,
             transposed_store: 11.2,
             aliased_transposed_store: 21.8,
+            interleaved_row: 20.0,
             far_weights: 1.0,
             l3_share: 0.035,
             bytes_per_fma: 3.75,
@@ -520,6 +527,7 @@ impl Machine {
             row_tile_call: 250.0,
             transposed_store: 13.0,
             aliased_transposed_store: 17.0,
+            interleaved_row: 20.0,
             far_weights: 3.0,
             l3_share: 0.3125,
             bytes_per_fma: 6.0,
