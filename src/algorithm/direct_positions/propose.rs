@@ -209,13 +209,13 @@ impl<'a> Reading<'a> {
     }
 
     /// The register tiles that the kernels have for the layer, or those of them for which the filter is packed.
-    fn tiles(&self, packed: Option<(usize, usize)>) -> Vec<Tile> {
+    fn tiles(&self, packed: Option<(usize, usize)>) -> impl Iterator<Item = Tile> {
         let &Query { problem, datum_type, ref sizes, .. } = self.query;
         let cached = problem.output_shape().iter().product::<usize>() * datum_type.size_of() < LONG_RUNS_FROM;
         let writes_rows = problem.data_format == DataFormat::Ncx && cached && !self.way.in_passes;
         let row_tiles = if writes_rows { sizes.row_tiles(self.axes.columns().out_step) } else { &[] };
-        let of_family = |family: &[(usize, usize)], rows| {
-            let tile = |&(mr, nv): &(usize, usize)| {
+        let of_family = move |family: &'a [(usize, usize)], rows| {
+            let tile = move |&(mr, nv): &(usize, usize)| {
                 let remainder = problem.group_out % mr;
                 let mut heights = family.iter().map(|tile| tile.0).filter(|height| *height >= remainder);
                 let last_mr = match packed {
@@ -225,11 +225,9 @@ impl<'a> Reading<'a> {
                 };
                 Some(Tile { mr, last_mr, nv, rows })
             };
-            family.iter().filter_map(tile).collect_vec()
+            family.iter().filter_map(tile)
         };
-        let mut tiles = of_family(&sizes.position_tiles, false);
-        tiles.extend(of_family(row_tiles, true));
-        tiles
+        of_family(&sizes.position_tiles, false).chain(of_family(row_tiles, true))
     }
 
     /// Returns the plan with a register tile, if it costs less than `least`. None if the tile does not go with this way.
