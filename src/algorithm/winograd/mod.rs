@@ -38,7 +38,7 @@ use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
 use crate::layout::panels::{PanelShape, Panels};
 use crate::layout::taps::TapTable;
 use crate::layout::tile_weights::{TermTaps, TileWeights};
-use crate::memory::{self, Aligned, Scratch, reserve, reserved};
+use crate::memory::{self, Aligned, Scratch, reserved};
 use crate::output::blocks::{AccumulatorShape, AccumulatorTable, Accumulators, PhaseSums};
 use crate::output::task::Task;
 use crate::ranges::even_part;
@@ -751,15 +751,14 @@ impl<'a, E: Element> Prepared<'a, E> {
         let [rows, columns] = [(&rows, 0), (&columns, 1)].map(|(of, axis)| of.chunks(plan.lattices[axis].results));
         let by_columns = lists_columns(plan.lattices);
         let (outer, inner) = if by_columns { (columns, rows) } else { (rows, columns) };
+        // The last tiles may be ones that only other phases have results in.
         let has_results = |tile: &[usize]| tile.iter().any(|offset| *offset < outside);
-        let outer: Vec<&[usize]> = outer.collect();
-        let used = outer.iter().rposition(|tile| has_results(tile)).map_or(0, |last| last + 1);
-        let mut results = vec![];
+        let used = outer.clone().rposition(has_results).map_or(0, |last| last + 1);
         let of_tile = plan.lattices[0].results * plan.lattices[1].results;
-        reserve("winograd tiles", &mut results, used * inner.len() * of_tile)?;
-        for outer in &outer[..used] {
+        let mut results = reserved("winograd tiles", used * inner.len() * of_tile)?;
+        for outer in outer.take(used) {
             for inner in inner.clone() {
-                let (rows, columns) = if by_columns { (inner, *outer) } else { (*outer, inner) };
+                let (rows, columns) = if by_columns { (inner, outer) } else { (outer, inner) };
                 for row in rows {
                     results.extend(columns.iter().map(|column| (row + column).min(outside)));
                 }
