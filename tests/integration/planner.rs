@@ -381,7 +381,7 @@ fn empty_problems_are_left_to_the_reference() -> TractResult<()> {
 /// An open batch counts as one image. A requested size that is known is the size planned for.
 #[test]
 fn a_layout_for_open_sizes_is_that_of_the_sizes_assumed() -> TractResult<()> {
-    // By its rates, one image of the first layer is computed in another layout than many are.
+    // By the rates of this row, one image of the first layer needs another layout than many images do.
     let options = PlanOptions::default().with_machine(Machine::XEON);
     let planned = |spec: &DeconvSpec, shape: &[usize]| -> TractResult<FilterLayout> {
         Ok(Plan::new(spec, shape, None, DatumType::F32, &options)?.filter_layout())
