@@ -106,7 +106,8 @@ impl Algorithm for DirectChannels {
             _ => None,
         })?;
         let (lanes, tiles) = (query.sizes.lanes, &query.sizes.channel_tiles);
-        if !fill_vectors(problem, lanes) {
+        // If the filter of fewer channels is packed already, this is the only algorithm that reads it at every size.
+        if forced.is_none() && !fill_vectors(problem, lanes) {
             return Err(format!("{} output channels per group leave lanes of a vector empty", problem.group_out));
         }
         let (outer, y, x) = axes.parts();

@@ -12,7 +12,7 @@
 //! It is the algorithm of Dukhan, *The Indirect Convolution Algorithm* (2019), without its products
 //! with the pixel of zeros where that is the only one.
 
-use crate::algorithm::blocked::{fill_vectors, last_width};
+use crate::algorithm::blocked::last_width;
 use crate::algorithm::chains::longest_chain;
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::element::Element;
@@ -242,11 +242,6 @@ impl Algorithm for Indirect {
 
     fn cost(&self) -> Option<u64> {
         Some(self.cost)
-    }
-
-    fn layout_is_for_all_sizes(&self, query: &Query) -> bool {
-        // Where lists grow too long, `direct_channels` reads the layout.
-        fill_vectors(query.problem, query.sizes.lanes)
     }
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {

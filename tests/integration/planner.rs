@@ -652,3 +652,36 @@ fn whole_pixels_are_finished_once() -> TractResult<()> {
     }
     Ok(())
 }
+
+/// A layout of transformed weights serves a single position, which has no tiles.
+#[test]
+fn a_layout_of_transformed_weights_serves_single_positions() -> TractResult<()> {
+    let symbols = SymbolScope::default();
+    let mut transformed = 0;
+    for isa in instruction_sets() {
+        for (inputs, outputs) in [(8, 2), (8, 4), (8, 8), (16, 16), (64, 64), (24, 40)] {
+            for format in [DataFormat::Ncx, DataFormat::Nxc] {
+                let size = symbols.new_with_prefix("size").to_dim();
+                let spec = DeconvSpec {
+                    data_format: format,
+                    strides: tvec!(3),
+                    dilations: tvec!(3),
+                    padding: Padding::OutputShape { shape: OutputShape::Input(tvec!(size)), extra: Side::Begin },
+                    ..unpadded(Direction::Transposed, (inputs, outputs, 1), &[4], 1)
+                };
+                let size = symbols.new_with_prefix("size").to_dim();
+                let open = format.shape(1.to_dim(), inputs.to_dim(), tvec!(size));
+                let layout = Plan::shape_free_layout(&spec, &open, DatumType::F32, &on(isa));
+                transformed += usize::from(matches!(layout, FilterLayout::Tiles { .. }));
+                let options = on(isa).with_layout(layout);
+                for sizes in [(1, 1), (1, 10), (2, 1), (100, 300)] {
+                    let shape = format.shape(1, inputs, tvec!(sizes.0));
+                    Plan::new(&spec, &shape, Some(&[sizes.1]), DatumType::F32, &options)
+                        .with_context(|| format!("{isa}, {inputs} to {outputs} channels, {sizes:?}, {options:?}"))?;
+                }
+            }
+        }
+    }
+    assert!(transformed > 0, "no layout has transformed weights");
+    Ok(())
+}
