@@ -16,6 +16,7 @@ use crate::ranges::unflatten;
 use crate::spec::{Axis, Direction, Problem};
 use std::ops::Deref;
 use std::sync::Arc;
+use tract_core::internal::tract_itertools::Itertools;
 
 /// A tap of one axis: kernel index `k` reads input `u·in_step + shift` at grid position `u`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -254,6 +255,28 @@ impl AxisPhases {
     /// The number of taps of the phase that has the most.
     pub fn most_taps(&self) -> usize {
         self.phases.iter().map(|phase| phase.taps.len()).max().unwrap_or(0)
+    }
+
+    /// The fewest taps that read inside the input at a result of a phase with several taps. `None`
+    /// where no phase has several. A result that reads nothing counts as one that reads a single tap.
+    pub fn fewest_taps_inside(&self) -> Option<usize> {
+        let several = self.phases.iter().enumerate().filter(|(_, phase)| phase.taps.len() > 1);
+        let fewest = several.filter_map(|(at, phase)| {
+            let positions = self.output.saturating_sub(at).div_ceil(self.out_step);
+            // The count of taps inside changes where the range of a tap begins or ends.
+            let inside = phase.taps.iter().map(|tap| self.inside(tap.shift));
+            let changes = inside.flat_map(|range| [(range.start, 1), (range.end, -1)]).chain([(0, 0)]);
+            let at_position = changes
+                .filter(|(position, _)| *position < positions)
+                .sorted()
+                .coalesce(|a, b| if a.0 == b.0 { Ok((a.0, a.1 + b.1)) } else { Err((a, b)) });
+            let counts = at_position.scan(0, |count, (_, change): (usize, isize)| {
+                *count += change;
+                Some(*count as usize)
+            });
+            counts.min()
+        });
+        fewest.min().map(|taps| taps.max(1))
     }
 
     /// Splits the grid into runs of positions with the same taps inside the input. Each run is

@@ -181,6 +181,13 @@ fn tiles_err_as_direct_sums_do(direction: Direction) -> TractResult<()> {
             let values: Vec<f32> =
                 normal(shape.iter().product(), 3).into_iter().enumerate().map(|(i, x)| change(i, x)).collect();
             let input = Tensor::from_shape(&shape, &values)?;
+            // At its border, a kernel of 4 with stride 2 has results of one tap: too few products of 8 channels.
+            if (direction, channels, kernel) == (Direction::Transposed, 8, &[4, 4]) {
+                let error =
+                    run::<f32>(&spec, &input, &filter, &forced(Strategy::Winograd)).err().context("no error")?;
+                assert!(format!("{error:#}").contains("1 taps of 8 channels inside the input"), "{error:#}");
+                continue;
+            }
             let truth = run::<f64>(&spec, &input, &filter, &forced(Strategy::DirectPositions))?;
             let direct = errors(&direct(&spec, &input, &filter, &truth.shape)?, &truth);
             for tiles in tiles[at].iter().copied() {

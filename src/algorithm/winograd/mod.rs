@@ -29,7 +29,7 @@ use crate::compute::Compute;
 use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
 use crate::estimate::machine::Machine;
-use crate::geometry::Axes;
+use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{
     Dispatch, Kernels, PointStrides, Source, Start, TileData, TileKind, TilePositions, split_positions,
 };
@@ -50,9 +50,12 @@ use tiles::{Lattice, TapBlock, Term, TileInput, TilePhase, TileTable, Tiling};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
-/// The fewest input channels. With few channels, cancellation in the tiles dominates the rounding
-/// error of the sum, and there is little to gain.
+/// The fewest input channels. With fewer, there is little to gain.
 const FEWEST_CHANNELS: usize = 8;
+
+/// The fewest products inside the input, along an axis with several taps, of any result. With fewer, cancellation in the
+/// tiles dominates the rounding error of the sum.
+const FEWEST_PRODUCTS: usize = 16;
 
 /// The most (input channel, tap block) pairs whose products are summed in one chain. A result is
 /// made of several sums and has the errors of all of them, so chains are short.
@@ -275,6 +278,13 @@ impl Algorithm for Winograd {
         if problem.group_in < FEWEST_CHANNELS || 2 * problem.group_out < lanes {
             let (inputs, outputs) = (problem.group_in, problem.group_out);
             return Err(format!("groups of {inputs} to {outputs} channels are too small"));
+        }
+        let few = axes.iter().filter(|_| problem.group_in < FEWEST_PRODUCTS).filter_map(AxisPhases::fewest_taps_inside);
+        if let Some(inside) = few.min().filter(|inside| inside * problem.group_in < FEWEST_PRODUCTS) {
+            let inputs = problem.group_in;
+            return Err(format!(
+                "some results have {inside} taps of {inputs} channels inside the input, too few products"
+            ));
         }
         let (outer, y, x) = axes.parts();
         let candidates = Tiling::of(axes, query.local_accuracy);

@@ -480,6 +480,22 @@ mod tests {
     }
 
     #[test]
+    fn fewest_taps_inside_are_those_of_the_poorest_result() {
+        let sizes = (1..6).cartesian_product(1..12).cartesian_product(-3..4i64);
+        let kernels = (1..6).cartesian_product(1..4).cartesian_product(1..4);
+        let directions = [Direction::Forward, Direction::Transposed];
+        for ((((input, output), pad_begin), ((kernel, stride), dilation)), direction) in
+            sizes.cartesian_product(kernels).cartesian_product(directions)
+        {
+            let axis = AxisPhases::new(&Axis { input, output, kernel, stride, dilation, pad_begin }, direction);
+            let phases = |at: usize| axis.phases_inside(at).map(move |phase| (at, phase));
+            let several = (0..axis.grid).flat_map(phases).filter(|(_, phase)| axis.phases[*phase].taps.len() > 1);
+            let inside = several.map(|(at, phase)| axis.taps_inside(phase, &(at..at + 1)).len().max(1));
+            assert_eq!(axis.fewest_taps_inside(), inside.min(), "{axis:?}");
+        }
+    }
+
+    #[test]
     fn each_position_is_a_result_of_one_tile() {
         let sizes = (1..5).cartesian_product(1..45).cartesian_product(ALL).cartesian_product(0..7);
         for (((gap, len), tiling), lead) in sizes {
