@@ -557,6 +557,9 @@ pub(crate) struct TilePositions {
     pub out_stride: usize,
 }
 
+pub(super) type ChainedEntry<T> =
+    unsafe fn(panel: &[T], source: &Source<T>, chain: usize, start: Start<T>, out: &mut [T], positions: TilePositions);
+
 /// A tile of `positions` × `nv` vectors of output channels.
 ///
 /// A value of this type is proof that the CPU has its instruction set.
@@ -566,22 +569,24 @@ pub(crate) struct ChannelTile<T: 'static> {
     nv: usize,
     channels: usize,
     entry: ChannelEntry<T>,
+    chained: Option<ChainedEntry<T>>,
     listed: Option<ListedEntry<T>>,
 }
 
 impl<T> ChannelTile<T> {
     /// # Safety
     /// `entry` is [`channel_tile`] of `positions` positions and `nv` vectors, which are `channels`
-    /// channels, and `listed` is [`listed_channel_tile`] of the same size. They are only called if
-    /// the CPU has their instruction set.
+    /// channels, `chained` is [`chained_channel_tile`] and `listed` is [`listed_channel_tile`] of the same size. They
+    /// are only called if the CPU has their instruction set.
     pub(crate) const unsafe fn new(
         positions: usize,
         nv: usize,
         channels: usize,
         entry: ChannelEntry<T>,
+        chained: Option<ChainedEntry<T>>,
         listed: Option<ListedEntry<T>>,
     ) -> Self {
-        ChannelTile { positions, nv, channels, entry, listed }
+        ChannelTile { positions, nv, channels, entry, chained, listed }
     }
 
     /// Positions.
@@ -642,6 +647,41 @@ impl<T: Compute> ChannelTile<T> {
         // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above
         // are the entry's contract.
         unsafe { (self.entry)(panel, source, (start, bounds), out, positions) }
+    }
+
+    /// Whether [`run_chains`](Self::run_chains) can be called.
+    pub fn adds_chains(&self) -> bool {
+        self.chained.is_some()
+    }
+
+    /// As [`run`](Self::run) for a source with one tap, but the sums of each `chain` channels are computed separately
+    /// and added to those before, in registers.
+    ///
+    /// # Panics
+    /// As [`run`](Self::run), or the tile does not [add chains](Self::adds_chains).
+    #[inline]
+    pub fn run_chains(
+        &self,
+        panel: &[T],
+        source: &Source<T>,
+        chain: usize,
+        start: Start<T>,
+        out: &mut [T],
+        positions: TilePositions,
+    ) {
+        let Some(entry) = self.chained else { panic!("a tile of {} positions does not add chains", self.positions) };
+        let TilePositions { tiles, stride, out_stride } = positions;
+        let Some(last) = product([self.positions, tiles]).checked_sub(1) else { return };
+        assert!(source.taps.len() == 1);
+        assert!(panel.len() >= product([source.channels, self.channels]));
+        assert!(source.data.len() >= source.reach(reach([(last, stride), (1, 1)])));
+        assert!(out.len() >= reach([(last, out_stride), (self.channels, 1)]));
+        if let Start::Bias(bias) = start {
+            assert!(bias.len() >= self.channels);
+        }
+        // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above
+        // are the entry's contract.
+        unsafe { entry(panel, source, chain, start, out, positions) }
     }
 
     /// Computes a tile whose positions read the pixels of a list. `panel` is
@@ -717,6 +757,67 @@ pub(crate) unsafe fn channel_tile<V: Vector, const P: usize, const NV: usize>(
                 }
             }
             store_channel_sums(acc, (start, bounds), to, out_stride);
+        }
+        first = first.wrapping_add(P * stride);
+        to = to.wrapping_add(P * out_stride);
+    }
+}
+
+/// Whether a tile [adds chains](ChannelTile::adds_chains): the registers hold its sums twice, and the weights of a step.
+///
+/// Of sixteen registers, or beside four vectors of weights, too few sums would be left to keep the CPU's multipliers
+/// busy. Other architectures were not measured.
+pub(crate) const fn room_for_chains<V: Vector>(positions: usize, nv: usize) -> bool {
+    cfg!(target_arch = "x86_64") && V::REGISTERS >= 32 && nv < 4 && (2 * positions + 1) * nv <= V::REGISTERS
+}
+
+/// # Safety
+/// The CPU has `V`'s instruction set. `source` has one tap. `panel` holds `channels·NV·LANES` elements. `source`
+/// holds all that it reaches with the strides of up to `P·tiles - 1` positions added. `out` holds `P·tiles` rows
+/// of `NV·LANES` elements. A bias holds `NV·LANES` values.
+#[inline(always)]
+pub(crate) unsafe fn chained_channel_tile<V: Vector, const P: usize, const NV: usize>(
+    panel: &[V::Lane],
+    source: &Source<V::Lane>,
+    chain: usize,
+    start: Start<V::Lane>,
+    out: &mut [V::Lane],
+    TilePositions { tiles, stride, out_stride }: TilePositions,
+) {
+    let mut first = source.data.as_ptr().wrapping_add(source.base);
+    let mut to = out.as_mut_ptr();
+    for _ in 0..tiles {
+        // SAFETY: by this function's contract, the panel holds the `channels·NV·LANES` elements that are read in
+        // order, every scalar read is within the source's reach, and the rows that are loaded and stored are within
+        // `out`.
+        unsafe {
+            let mut sums: [[V; NV]; P] = match start {
+                Start::Bias(_) => channel_sums(start),
+                Start::Add => filled(|p| filled(|v| V::load(to.wrapping_add(p * out_stride + v * V::LANES)))),
+            };
+            let mut b = panel.as_ptr();
+            let rows: [*const V::Lane; P] = separate(filled(|p| first.wrapping_add(p * stride)));
+            let (mut at, mut left) = (source.taps[0], source.channels);
+            while left > 0 {
+                let mut acc = channel_sums::<V, P, NV>(Start::Add);
+                let channels = chain.clamp(1, left);
+                for _ in 0..channels {
+                    acc = channel_step(acc, b, &rows, at);
+                    b = b.wrapping_add(NV * V::LANES);
+                    at += source.channel_stride;
+                }
+                left -= channels;
+                for p in 0..P {
+                    for v in 0..NV {
+                        sums[p][v] = sums[p][v].plus(acc[p][v]);
+                    }
+                }
+            }
+            for p in 0..P {
+                for v in 0..NV {
+                    sums[p][v].store(to.wrapping_add(p * out_stride + v * V::LANES));
+                }
+            }
         }
         first = first.wrapping_add(P * stride);
         to = to.wrapping_add(P * out_stride);

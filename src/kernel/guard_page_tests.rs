@@ -294,7 +294,7 @@ fn channel_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                 let start = if add { Start::Add } else { Start::Bias(&bias) };
                 let of_tiles = TilePositions { tiles, stride, out_stride };
                 tile.run(&panel, &shape.source(), (start, bounds), &mut out, of_tiles);
-                let mut expected = before;
+                let mut expected = before.clone();
                 for (p, j) in (0..positions).cartesian_product(0..tile.channels()) {
                     let to = &mut expected[p * out_stride + j];
                     let begin = if add { *to } else { bias[j] };
@@ -303,6 +303,15 @@ fn channel_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                 }
                 assert_eq!(*out, expected, "{} of {}x{}", tiles, tile.positions(), tile.nv());
                 calls += 1;
+                if !tile.adds_chains() || bounds.is_some() || shape.taps.len() != 1 {
+                    continue;
+                }
+                for chain in [1, 2, 3, 4] {
+                    let mut out = Guarded::new(side, &before);
+                    tile.run_chains(&panel, &shape.source(), chain, start, &mut out, of_tiles);
+                    assert_eq!(*out, expected, "{tiles} of {}x{} in chains", tile.positions(), tile.nv());
+                    calls += 1;
+                }
             }
         }
     }

@@ -12,8 +12,9 @@ use crate::kernel::depthwise_window::{Results, Window, row_pairs, window};
 use crate::kernel::elementwise;
 use crate::kernel::fourier::{Fourier, transform_fourier_data, transform_fourier_filter, transform_fourier_products};
 use crate::kernel::gemm_tile::{
-    ChannelTile, LISTED_POSITIONS, ListedEntry, ListedPixels, PhaseOperand, PositionTile, RowTile, StridedRuns,
-    TilePositions, channel_tile, listed_channel_tile, position_tile, room_for_two_chains, row_tile,
+    ChainedEntry, ChannelTile, LISTED_POSITIONS, ListedEntry, ListedPixels, PhaseOperand, PositionTile, RowTile,
+    StridedRuns, TilePositions, chained_channel_tile, channel_tile, listed_channel_tile, position_tile,
+    room_for_chains, room_for_two_chains, row_tile,
 };
 use crate::kernel::kernels::{Kernels, Transforms};
 use crate::kernel::normalise::{self, Normalisation};
@@ -70,6 +71,20 @@ macro_rules! kernels {
             ) {
                 // SAFETY: only called through a tile: see `ChannelTile::run`.
                 unsafe { channel_tile::<$vector, P, NV>(panel, source, start_and_bounds, out, positions) }
+            }
+
+            #[allow(dead_code, reason = "some types have no transforms")]
+            $(#[$feature])*
+            unsafe fn chained<const P: usize, const NV: usize>(
+                panel: &[$lane],
+                source: &crate::kernel::gemm_tile::Source<$lane>,
+                chain: usize,
+                start: crate::kernel::gemm_tile::Start<$lane>,
+                out: &mut [$lane],
+                positions: TilePositions,
+            ) {
+                // SAFETY: only called through a tile: see `ChannelTile::run_chains`.
+                unsafe { chained_channel_tile::<$vector, P, NV>(panel, source, chain, start, out, positions) }
             }
 
             $(#[$feature])*
@@ -398,9 +413,13 @@ macro_rules! kernels {
                 if P == few || P == some || P == many { Some(listed::<P, NV>) } else { None }
             }
 
+            const fn chained_of<const P: usize, const NV: usize>() -> Option<ChainedEntry<$lane>> {
+                if room_for_chains::<$vector>(P, NV) { transforms_if!($transforms, chained::<P, NV>) } else { None }
+            }
+
             const fn channel_of<const P: usize, const NV: usize>() -> ChannelTile<$lane> {
                 // SAFETY: as in `position_of`.
-                unsafe { ChannelTile::new(P, NV, NV * LANES, channel::<P, NV>, listed_of::<P, NV>()) }
+                unsafe { ChannelTile::new(P, NV, NV * LANES, channel::<P, NV>, chained_of::<P, NV>(), listed_of::<P, NV>()) }
             }
 
             #[allow(dead_code, reason = "some types have no transforms")]

@@ -65,9 +65,9 @@ const LONGEST_CHAIN: usize = 48;
 /// more than with direct sums if chains are longer.
 const LONGEST_FOURIER_CHAIN: usize = 32;
 
-/// Chains whose weights are transformed together. With several, their sums are added while they are
+/// Chains whose weights are transformed together. With several, their sums are added in registers or
 /// in L1. With few, the weights of a point stay in L1 from tile to tile.
-const CHAINS_OF_PASS: usize = 2;
+const CHAINS_OF_PASS: usize = 4;
 
 /// Register tiles whose products are computed by one call. The weights of the next point are prefetched before each.
 const TILES_AT_ONCE: usize = 4;
@@ -872,36 +872,51 @@ impl<'a, E: Element> Prepared<'a, E> {
                     }
                 };
                 let chains = taps.chains(&pass, width);
+                let adds_chains = self.panels.tiles(of.panel).iter().any(|tile| tile.adds_chains());
+                let in_registers = tap_blocks.len() == 1 && chains.len() > 1 && adds_chains;
                 for (point, runs) in term.points.iter().enumerate() {
                     // The next weights, which come from beyond L2. They are prefetched part by part.
                     let ahead = of_pass.map_or(&[][..], |filter| &filter[(point + 1) * of_point..]);
                     let ahead = &ahead[..of_point.min(ahead.len())];
                     let weights = &weights[point * of_point..][..of_point];
                     let products = &mut products[point * of_products.point..];
-                    if runs.is_empty() && from == 0 {
-                        let tiles = products.chunks_mut(of_products.tile).take(count);
+                    if runs.is_empty() {
+                        let tiles = products.chunks_mut(of_products.tile).take(if from == 0 { count } else { 0 });
                         tiles.for_each(|tile| tile[..width].fill(E::Compute::ZERO));
+                        continue;
                     }
                     let tiles = self.panels.tiles(of.panel).iter().copied();
+                    let tiles = tiles.filter(|tile| !in_registers || tile.adds_chains());
                     for (tile, first, tiles) in split_positions(count, tiles) {
                         for some in (0..tiles).step_by(TILES_AT_ONCE) {
                             let (at, tiles) = (first + some * tile.positions(), TILES_AT_ONCE.min(tiles - some));
                             let part = |at: usize| ahead.len() * at / count;
                             prefetch_all(&ahead[part(at)..part(at + tiles * tile.positions())]);
                             let positions = TilePositions { tiles, stride: of_data.tile, out_stride: of_products.tile };
+                            let source = Source {
+                                data,
+                                base: point * of_data.point + at * of_data.tile + pass.start,
+                                channel_stride: 1,
+                                channels: pass.len(),
+                                taps: &tap_blocks,
+                                prefetch: false,
+                            };
+                            let to = &mut products[at * of_products.tile..];
+                            if in_registers {
+                                let sum = if from == 0 { Start::Bias(&self.zeros) } else { Start::Add };
+                                tile.run_chains(weights, &source, taps.chain, sum, to, positions);
+                                continue;
+                            }
                             for ((weight, chain), run) in chains.iter().cartesian_product(runs) {
                                 let source = Source {
-                                    data,
-                                    base: point * of_data.point + at * of_data.tile + chain.start,
-                                    channel_stride: 1,
+                                    base: source.base + chain.start - pass.start,
                                     channels: chain.len(),
                                     taps: &tap_blocks[run.clone()],
-                                    prefetch: false,
+                                    ..source
                                 };
                                 let is_first = chain.start == 0 && Some(run) == runs.first();
                                 let sum = if is_first { Start::Bias(&self.zeros) } else { Start::Add };
                                 let weights = &weights[weight + run.start * chain.len() * width..];
-                                let to = &mut products[at * of_products.tile..];
                                 tile.run(weights, &source, (sum, None), to, positions);
                             }
                         }
