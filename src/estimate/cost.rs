@@ -157,7 +157,7 @@ pub(crate) fn streamed_tiles(bytes: usize, tiles: usize, machine: &Machine) -> C
     const LEAST: f64 = 10.0;
     const MOST: f64 = 24.0;
     const HIDDEN: f64 = 0.2;
-    if bytes <= machine.l2 / 2 { Cost::ZERO } else { Cost((MOST - HIDDEN * tiles as f64).max(LEAST)) }
+    if bytes <= machine.l2 { Cost::ZERO } else { Cost((MOST - HIDDEN * tiles as f64).max(LEAST)) }
 }
 
 /// Transforming products to a vector of results. Each result is stored and loaded once.

@@ -69,7 +69,8 @@ const LONGEST_FOURIER_CHAIN: usize = 32;
 /// in L1. With few, the weights of a point stay in L1 from tile to tile.
 const CHAINS_OF_PASS: usize = 4;
 
-/// Register tiles whose products are computed by one call. The weights of the next point are prefetched before each.
+/// Register tiles whose products are computed by one call, if weights of the next point are prefetched before each call or
+/// chains are added in memory. Otherwise one call computes all.
 const TILES_AT_ONCE: usize = 4;
 
 /// The approximate fewest tiles per accumulator block. With fewer, the transformation of the
@@ -120,6 +121,8 @@ pub struct Winograd {
     /// The weights that are transformed when the filter is packed, and their bytes. Otherwise every
     /// run transforms them.
     transformed: Option<Box<(TileWeights, usize)>>,
+    /// Whether these weights are prefetched.
+    prefetches: bool,
 }
 
 /// The tables of a plan.
@@ -399,6 +402,8 @@ impl Algorithm for Winograd {
                             tiling,
                             lattices,
                             transformed: in_filter.then(|| Box::new((weights.clone(), bytes))),
+                            // The other half of L2 holds the data of an accumulator block.
+                            prefetches: in_filter && bytes > machine.l2 / 2,
                         });
                     }
                 }
@@ -875,8 +880,9 @@ impl<'a, E: Element> Prepared<'a, E> {
                 let adds_chains = self.panels.tiles(of.panel).iter().any(|tile| tile.adds_chains());
                 let in_registers = tap_blocks.len() == 1 && chains.len() > 1 && adds_chains;
                 for (point, runs) in term.points.iter().enumerate() {
-                    // The next weights, which come from beyond L2. They are prefetched part by part.
-                    let ahead = of_pass.map_or(&[][..], |filter| &filter[(point + 1) * of_point..]);
+                    // The next weights, which are prefetched part by part.
+                    let prefetched = of_pass.filter(|_| plan.prefetches);
+                    let ahead = prefetched.map_or(&[][..], |filter| &filter[(point + 1) * of_point..]);
                     let ahead = &ahead[..of_point.min(ahead.len())];
                     let weights = &weights[point * of_point..][..of_point];
                     let products = &mut products[point * of_products.point..];
@@ -885,11 +891,14 @@ impl<'a, E: Element> Prepared<'a, E> {
                         tiles.for_each(|tile| tile[..width].fill(E::Compute::ZERO));
                         continue;
                     }
+                    // Sums that are added in memory are to be in L1 still.
+                    let one_call = ahead.is_empty() && (in_registers || chains.len() * runs.len() == 1);
+                    let at_once = if one_call { usize::MAX } else { TILES_AT_ONCE };
                     let tiles = self.panels.tiles(of.panel).iter().copied();
                     let tiles = tiles.filter(|tile| !in_registers || tile.adds_chains());
                     for (tile, first, tiles) in split_positions(count, tiles) {
-                        for some in (0..tiles).step_by(TILES_AT_ONCE) {
-                            let (at, tiles) = (first + some * tile.positions(), TILES_AT_ONCE.min(tiles - some));
+                        for some in (0..tiles).step_by(at_once) {
+                            let (at, tiles) = (first + some * tile.positions(), at_once.min(tiles - some));
                             let part = |at: usize| ahead.len() * at / count;
                             prefetch_all(&ahead[part(at)..part(at + tiles * tile.positions())]);
                             let positions = TilePositions { tiles, stride: of_data.tile, out_stride: of_products.tile };
