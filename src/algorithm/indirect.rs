@@ -156,8 +156,9 @@ impl Algorithm for Indirect {
         if listed.saturating_mul(size_of::<u32>()) > MOST_OF_L2 * machine.l2 {
             return Err(format!("lists of {listed} pixels exceed {MOST_OF_L2} times L2"));
         }
-        let few = problem.group_out.div_ceil(lanes) <= 2 && problem.group == 1 && problem.batch == 1;
-        if phases > 1 && (problem.data_format == DataFormat::Nxc || few) {
+        // Several phases are not split by positions.
+        let shares_channels_only = phases > 1 && problem.group == 1 && problem.batch == 1;
+        if phases > 1 && problem.data_format == DataFormat::Nxc || shares_channels_only && problem.group_out <= lanes {
             return Err("several phases whose channels can't be shared among threads".to_string());
         }
         let pixel = (problem.group_in.div_ceil(lanes) | 1) * lanes;
@@ -175,7 +176,11 @@ impl Algorithm for Indirect {
         for (positions, nv) in query.sizes.channel_tiles.iter().copied() {
             let width = nv * lanes;
             let last_width = last_width(problem.group_out, width, lanes);
-            if !LISTED_POSITIONS.contains(&positions) || forced.is_some_and(|f| f != (width, last_width, chunk)) {
+            let is_shared = !shares_channels_only || problem.group_out > width;
+            if !LISTED_POSITIONS.contains(&positions)
+                || !is_shared
+                || forced.is_some_and(|f| f != (width, last_width, chunk))
+            {
                 continue;
             }
             let (mut tiles, mut window, mut share) = (outputs.div_ceil(phases).div_ceil(positions), positions, 1.0);
@@ -702,6 +707,10 @@ impl<E: Element> Prepared<'_, E> {
                 for (sums, of_tile) in sums.chunks_mut(plan.positions * plan.width).zip(tiles.clone()) {
                     let list = phase.first + pass * phase.tiles(plan) + of_tile;
                     let lists = &self.lists.pixels;
+                    // Where taps are far apart, most read outside the input.
+                    if matches!(start_and_bounds, (Start::Add, None)) && lists.list(list).is_empty() {
+                        continue;
+                    }
                     let source = ListedPixels { data: pixels, base: first, channels, lists, list };
                     tile.run_listed(weights, &source, start_and_bounds, sums, plan.width);
                 }
