@@ -65,9 +65,12 @@ const LONGEST_CHAIN: usize = 48;
 /// more than with direct sums if chains are longer.
 const LONGEST_FOURIER_CHAIN: usize = 32;
 
-/// Chains whose weights are transformed together. With several, their sums are added in registers or
-/// in L1. With few, the weights of a point stay in L1 from tile to tile.
-const CHAINS_OF_PASS: usize = 4;
+/// The most chains whose weights are transformed together. With several, their sums are added in
+/// registers or in L1. With few, the weights of a point stay in L1 from tile to tile.
+const MOST_CHAINS_OF_PASS: usize = 4;
+
+/// As [`MOST_CHAINS_OF_PASS`], of several tap blocks, whose sums are added in L1.
+const CHAINS_OF_SEVERAL_BLOCKS: usize = 2;
 
 /// Register tiles whose products are computed by one call, if weights of the next point are prefetched before each call or
 /// chains are added in memory. Otherwise one call computes all.
@@ -252,11 +255,16 @@ fn chain(problem: &Problem, tiling: Tiling, tap_blocks: usize) -> usize {
     even_part(problem.group_in, longest / tap_blocks.clamp(1, longest))
 }
 
+/// The most chains whose weights are transformed together, for this many tap blocks.
+fn chains_of_pass(tap_blocks: usize) -> usize {
+    if tap_blocks == 1 { MOST_CHAINS_OF_PASS } else { CHAINS_OF_SEVERAL_BLOCKS }
+}
+
 /// Returns the input channels per chain for this many tap blocks, and the input channels whose
 /// weights are transformed together.
 fn passes(problem: &Problem, tiling: Tiling, chunk: usize, tap_blocks: usize) -> (usize, usize) {
     let chain = chain(problem, tiling, tap_blocks);
-    let pass = chain * CHAINS_OF_PASS;
+    let pass = chain * chains_of_pass(tap_blocks);
     // The weights of a chunk are adjacent.
     (chain, if chunk < pass { pass / chunk * chunk } else { pass })
 }
@@ -354,7 +362,7 @@ impl Algorithm for Winograd {
                 let of_term = |tiles: usize, term: &Term, in_filter: bool| {
                     let (products, points) = (term.products(), term.kind.points());
                     let of_chain = chain(problem, tiling, term.tap_blocks.len());
-                    let of_pass = CHAINS_OF_PASS * of_chain;
+                    let of_pass = chains_of_pass(term.tap_blocks.len()) * of_chain;
                     let of_pixel = [channels_of(problem, lanes) * element, of_pass * element];
                     let pixels = tiles.saturating_mul(products);
                     let read_again = cost::read_in_passes(pixels, of_pixel, lanes * element, machine) * panels;
@@ -442,7 +450,7 @@ impl Algorithm for Winograd {
         // See [`passes`].
         let weights = terms().map(|(_, term)| term.kind.points() * term.tap_blocks.len().max(LONGEST_CHAIN));
         let weights = weights.max().filter(|_| self.transformed.is_none());
-        let weights = weights.unwrap_or(0).saturating_mul(CHAINS_OF_PASS);
+        let weights = weights.unwrap_or(0).saturating_mul(MOST_CHAINS_OF_PASS);
         let points = points.max().unwrap_or(0);
         data.saturating_add(points.saturating_add(weights).saturating_mul(width))
             .saturating_mul(element)
