@@ -174,7 +174,8 @@ impl Algorithm for Amx {
         output: &mut [E],
     ) -> TractResult<()> {
         let prepared = Prepared::new(self, problem, isa, filter, operands, tables)?;
-        let partition = self.blocked.partition(problem, self.least_of_task() * POSITIONS_AT_ONCE, POSITIONS_AT_ONCE);
+        let partition =
+            self.blocked.partition(problem, self.least_of_task() * POSITIONS_AT_ONCE, [1, POSITIONS_AT_ONCE]);
         let tiles = Some(&prepared.taps.input_tiles);
         self.blocked.run(problem, &partition, (&prepared.input, tiles), output, |task, g, copy_plan, scratch| {
             prepared.run_group(task, g, copy_plan.context("amx: a task without a copy plan")?, scratch)

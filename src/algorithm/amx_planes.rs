@@ -190,7 +190,7 @@ impl Algorithm for AmxPlanes {
         output: &mut [E],
     ) -> TractResult<()> {
         let prepared = Prepared::new(self, problem, isa, filter, operands, taps)?;
-        let partition = self.blocked.partition(problem, 4 * POSITIONS_AT_ONCE, POSITIONS_AT_ONCE);
+        let partition = self.blocked.partition(problem, 4 * POSITIONS_AT_ONCE, [1, POSITIONS_AT_ONCE]);
         let tiles = (!self.in_place).then_some(&taps.input_tiles);
         self.blocked.run(problem, &partition, (&prepared.input, tiles), output, |task, g, copy_plan, scratch| {
             prepared.run_group(task, g, copy_plan, scratch)

@@ -70,10 +70,10 @@ impl Blocked {
     }
 
     /// The tasks for the current number of threads. Blocks of fewer than `least` positions are not
-    /// worthwhile. `step` positions are computed together.
-    pub(crate) fn partition(&self, problem: &Problem, least: usize, step: usize) -> Partition {
+    /// worthwhile. `row_step` rows are computed together, and `step` columns.
+    pub(crate) fn partition(&self, problem: &Problem, least: usize, [row_step, step]: [usize; 2]) -> Partition {
         let Blocked { rows, columns, cost, width: panel, .. } = *self;
-        Partition::for_threads(problem, &self.axes, &Block { rows, columns, least, panel, step, cost })
+        Partition::for_threads(problem, &self.axes, &Block { rows, columns, least, panel, step, row_step, cost })
     }
 
     /// Runs `work` on every group of every task.

@@ -312,7 +312,7 @@ impl Algorithm for DirectChannels {
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
         let prepared = Prepared::new(self, problem, kernels, filter, operands, tables)?;
-        let partition = self.blocked.partition(problem, 8 * self.positions, self.positions);
+        let partition = self.blocked.partition(problem, 8 * self.positions, [1, self.positions]);
         let tiles = (!self.direct).then_some(&prepared.taps.input_tiles);
         self.blocked.run(problem, &partition, (&prepared.input, tiles), output, |task, g, copy_plan, scratch| {
             prepared.run_group(task, g, copy_plan, scratch)

@@ -131,6 +131,7 @@ impl Algorithm for OverlapAdd {
             least: LEAST_OF_HALOS * halo,
             panel: problem.group_out,
             step: 1,
+            row_step: 1,
             cost: self.cost,
         };
         let partition = Partition::for_threads(problem, &self.axes, &block);

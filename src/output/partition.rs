@@ -59,6 +59,8 @@ pub(crate) struct Block {
     pub panel: usize,
     /// Columns that are computed together. If threads split a single row, their blocks begin at multiples of it.
     pub step: usize,
+    /// Rows that are computed together. Threads get no more blocks of rows than there are such steps.
+    pub row_step: usize,
     /// The estimated cost of the whole layer.
     pub cost: u64,
 }
@@ -81,6 +83,7 @@ impl Partition {
         // Rounds down to a number of blocks that divides evenly among the threads.
         let shared = |blocks: usize| if blocks > threads { blocks / threads * threads } else { blocks };
         let panels = problem.group_out.div_ceil(block.panel);
+        let row_steps = y.grid.div_ceil(block.row_step.max(1));
         let (mut rows, mut columns, mut parts) = (y.grid.div_ceil(block.rows), x.grid.div_ceil(block.columns), 1);
         if rows * columns < wanted {
             let prefer_channels = prefer_channels(problem, panels, threads);
@@ -97,7 +100,7 @@ impl Partition {
                 };
                 let fit = |positions: usize| match y.grid {
                     1 => shared(x.grid / positions),
-                    rows => shared(rows / positions.div_ceil(x.grid).max(1)),
+                    rows => shared((rows / positions.div_ceil(x.grid).max(1)).min(row_steps)),
                 };
                 let blocks = wanted.min(fit(block.least)).max(needed.min(fit(least)));
                 if y.grid > 1 {
@@ -114,7 +117,7 @@ impl Partition {
         // With few tasks, make their number a multiple of the threads.
         if (threads..8 * threads).contains(&(rows * columns * images)) && !images.is_multiple_of(threads) {
             if y.grid > 1 {
-                rows = rows.next_multiple_of(threads).min(y.grid);
+                rows = rows.next_multiple_of(threads).min(row_steps.max(rows));
             } else if y.output == 1 {
                 columns = columns.next_multiple_of(threads).min(x.grid);
             }
@@ -184,12 +187,17 @@ mod tests {
 
     /// The partition of a forward layer for one thread or two. Register tiles have 32 columns and 32 output channels.
     fn partition(threads: usize, group_out: usize, axes: &[Axis]) -> Partition {
+        partition_in_steps(threads, group_out, axes, 1)
+    }
+
+    /// As [`partition`], with so many rows computed together.
+    fn partition_in_steps(threads: usize, group_out: usize, axes: &[Axis], row_step: usize) -> Partition {
         let (direction, data_format) = (Direction::Forward, DataFormat::Ncx);
         let problem =
             Problem { direction, data_format, batch: 1, group: 1, group_in: 64, group_out, axes: axes.into() };
         let axes = Axes::new(&problem);
         let (rows, columns) = (axes.rows().grid, axes.columns().grid);
-        let block = Block { rows, columns, least: 64, panel: 32, step: 32, cost: u64::MAX };
+        let block = Block { rows, columns, least: 64, panel: 32, step: 32, row_step, cost: u64::MAX };
         static POOL: OnceLock<Executor> = OnceLock::new();
         let executor = match threads {
             1 => Executor::SingleThread,
@@ -226,6 +234,18 @@ mod tests {
     fn a_single_panel_is_split_by_positions() {
         let Partition { channels, rows, .. } = partition(2, 32, &[axis(10, 3), axis(6, 3)]);
         assert_eq!((channels.len(), rows.len()), (1, 2));
+    }
+
+    #[test]
+    fn channels_are_split_if_rows_are_computed_together() {
+        let plane = tvec![axis(80, 3), axis(80, 3)];
+        let channels_and_rows = |row_step: usize| {
+            let Partition { channels, rows, .. } = partition_in_steps(2, 192, &plane, row_step);
+            (channels.len(), rows.len())
+        };
+        assert_eq!(channels_and_rows(1), (1, 4));
+        assert_eq!(channels_and_rows(28), (1, 2));
+        assert_eq!(channels_and_rows(112), (2, 1));
     }
 
     #[test]

@@ -192,6 +192,7 @@ impl Algorithm for DirectPositions {
             least: 4 * self.nv * kernels.lanes,
             panel: self.mr,
             step: self.nv * kernels.lanes,
+            row_step: 1,
             cost: self.cost,
         };
         let partition = Partition::for_threads(problem, &self.axes, &block);

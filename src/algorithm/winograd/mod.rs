@@ -504,8 +504,8 @@ impl Algorithm for Winograd {
     ) -> TractResult<()> {
         let kernels = <E::Compute as Dispatch>::kernels(isa);
         let prepared = Prepared::new(self, problem, kernels, filter, operands, tables)?;
-        let partition =
-            self.blocked.partition(problem, FEWEST_POSITIONS_OF_TASK, 1).in_steps(self.lattices.map(Lattice::period));
+        let [rows, columns] = self.lattices.map(Lattice::period);
+        let partition = self.blocked.partition(problem, FEWEST_POSITIONS_OF_TASK, [rows, 1]).in_steps([rows, columns]);
         let tiles = Some(&prepared.table.accumulators.taps.input_tiles);
         self.blocked.run(problem, &partition, (&prepared.input, tiles), output, |task, g, copy_plan, scratch| {
             prepared.run_group(task, g, copy_plan.context("winograd: a task without a copy plan")?, scratch)
