@@ -121,7 +121,8 @@
 //! default.
 //!
 //! **Winograd.** Where tile registers are not faster, dense layers of 8 and more input channels per group run in tiles
-//! that take fewer products (strategy `winograd`). The largest error is at most 1.5 times that of a
+//! that take fewer products (strategy `winograd`), unless results at the border have fewer than 16 products
+//! along an axis. The largest error is at most 1.5 times that of a
 //! sum tap by tap, 1.6 times with spikes, and twice that on a pure tone. A product with a weight that is zero, or far
 //! smaller than its neighbours, has the error of the neighbours' products. In tiles of two results
 //! along an axis, a result is made of the inputs that its own taps read, and of nothing else. Layers

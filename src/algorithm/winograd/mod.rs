@@ -50,7 +50,7 @@ use tiles::{Lattice, TapBlock, Term, TileInput, TilePhase, TileTable, Tiling};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
-/// The fewest input channels. With fewer, there is little to gain.
+/// The fewest input channels that were measured.
 const FEWEST_CHANNELS: usize = 8;
 
 /// The fewest products inside the input, along an axis with several taps, of any result. With fewer, cancellation in the
