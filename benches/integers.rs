@@ -4,7 +4,7 @@
 //! Each row has the median time in f32 under the planner's choice and under tap-by-tap sums, that of the
 //! integer sums of `u8` without and with a zero point, and of `i8` channels last, and that from `u8` to
 //! `u8`: `bytes` as models run it, and `passes` with sums in memory that a second pass rescales. A name as
-//! an argument selects rows, `--only bytes,passes` columns, and `--strategy amx` forces a strategy on integers.
+//! an argument selects rows, `--only bytes,passes` columns, and `--strategy matrix_pixels` forces a strategy on integers.
 
 mod common;
 

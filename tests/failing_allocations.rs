@@ -304,7 +304,7 @@ impl Case {
         let model = onnx.model_for_proto_model(&proto)?.into_typed()?.into_optimized()?;
         for layer in explain(&model, &SymbolValues::default())? {
             let layer = layer.to_string();
-            ensure!(!layer.contains(" on amx ") || layer.contains("amx_planes on amx"), "{layer}");
+            ensure!(!layer.contains(" on amx ") || layer.contains("matrix_planes on amx"), "{layer}");
         }
         let mut x = Random(3).tensor(dt, &shape);
         x.try_as_plain_ram_mut()?.as_slice_mut::<f32>()?.iter_mut().for_each(|value| *value *= 1e-15);

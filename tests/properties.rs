@@ -395,7 +395,7 @@ fn check(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
         // set with tile registers are those of 512-bit vectors.
         let skipped = |strategy| match strategy {
             Algorithm::Reference => isa != Isa::Portable,
-            Algorithm::Amx | Algorithm::AmxPlanes => false,
+            Algorithm::MatrixPixels | Algorithm::MatrixPlanes => false,
             _ => isa == Isa::Amx,
         };
         for strategy in Algorithm::ALL.iter().copied().filter(|strategy| !skipped(*strategy)) {
@@ -728,8 +728,9 @@ fn outputs_past_the_caches() -> TractResult<()> {
         let want = want.try_as_plain_ram()?.as_slice::<f32>()?;
         ensure!(size_of_val(want) > 32 << 20, "an output of {} elements is small", want.len());
         let isas = Isa::ALL.iter().copied().filter(|isa| isa.is_available());
-        for (strategy, isa) in
-            [Algorithm::Amx, Algorithm::DirectChannels, Algorithm::DirectPositions].into_iter().cartesian_product(isas)
+        for (strategy, isa) in [Algorithm::MatrixPixels, Algorithm::DirectChannels, Algorithm::DirectPositions]
+            .into_iter()
+            .cartesian_product(isas)
         {
             let Some(got) = by(strategy, isa)? else { continue };
             let got = got.try_as_plain_ram()?.as_slice::<f32>()?;
@@ -747,8 +748,9 @@ fn outputs_past_the_caches() -> TractResult<()> {
             *ran.entry(strategy as usize).or_insert(0) += 1;
         }
     }
-    for strategy in
-        [Algorithm::Amx, Algorithm::DirectChannels, Algorithm::DirectPositions].into_iter().filter(|s| s.is_available())
+    for strategy in [Algorithm::MatrixPixels, Algorithm::DirectChannels, Algorithm::DirectPositions]
+        .into_iter()
+        .filter(|s| s.is_available())
     {
         ensure!(ran.contains_key(&(strategy as usize)), "{strategy} declined every layer");
     }

@@ -1,7 +1,5 @@
 //! The algorithms, one per file or folder. None depends on ONNX, and none contains unsafe code.
 
-pub mod amx;
-pub mod amx_planes;
 pub(crate) mod blocked;
 pub(crate) mod chains;
 pub mod col2im;
@@ -12,6 +10,8 @@ pub mod direct_channels;
 pub mod direct_positions;
 pub mod gemv;
 pub mod indirect;
+pub mod matrix_pixels;
+pub mod matrix_planes;
 pub mod overlap_add;
 pub(crate) mod pointwise;
 pub mod reference;
@@ -391,9 +391,9 @@ algorithms! {
     /// of rows. For few output channels.
     Col2im = "col2im": col2im;
     /// Each phase as a small dense convolution in tile registers. Rows of tiles are positions.
-    Amx = "amx": amx;
+    MatrixPixels = "matrix_pixels": matrix_pixels;
     /// Matrix products in tile registers, for one phase and channels-first data. Columns of tiles are positions.
-    AmxPlanes = "amx_planes": amx_planes;
+    MatrixPlanes = "matrix_planes": matrix_planes;
     /// Each phase as a small dense convolution by Winograd's minimal filtering.
     Winograd = "winograd": winograd;
     /// Each phase as a small dense convolution. Lanes are output channels.

@@ -1,10 +1,10 @@
 //! The choice of the kernels of an instruction set and compute type.
 
 use crate::compute::{Compute, F64, Grouped, INTEGERS, Pair, QUANTISED, Quad};
-use crate::kernel::amx;
-use crate::kernel::amx::{MatrixKernels, PlaneKernels};
 use crate::kernel::instances::*;
 use crate::kernel::kernels::Kernels;
+use crate::kernel::matrix;
+use crate::kernel::matrix::{MatrixKernels, PlaneKernels};
 use crate::kernel::sizes::KernelSizes;
 use crate::memory::scratch::{self, Scratch};
 use crate::precision::Precision;
@@ -68,15 +68,15 @@ impl Dispatch for f32 {
     }
 
     fn matrix_kernels(isa: Isa) -> Option<&'static MatrixKernels<f32>> {
-        if isa == Isa::Amx { amx::kernels_of_f32() } else { None }
+        if isa == Isa::Amx { matrix::kernels_of_f32() } else { None }
     }
 
     fn plane_kernels(isa: Isa) -> Option<&'static PlaneKernels<f32>> {
-        if isa == Isa::Amx { amx::plane_kernels_of_f32() } else { None }
+        if isa == Isa::Amx { matrix::plane_kernels_of_f32() } else { None }
     }
 
     fn limbs_needed(precision: Precision, weights: &[f32]) -> Option<usize> {
-        amx::limbs_needed(precision, weights)
+        matrix::limbs_needed(precision, weights)
     }
 }
 
@@ -161,7 +161,7 @@ impl Dispatch for Quad {
     }
 
     fn matrix_kernels(isa: Isa) -> Option<&'static MatrixKernels<Quad>> {
-        if isa == Isa::Amx { amx::kernels_of_quads() } else { None }
+        if isa == Isa::Amx { matrix::kernels_of_quads() } else { None }
     }
 
     fn limbs_needed(_precision: Precision, _weights: &[Quad]) -> Option<usize> {

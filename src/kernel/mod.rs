@@ -1,6 +1,5 @@
 //! SIMD micro-kernels.
 
-mod amx;
 mod bounds;
 mod byte_sums;
 mod col2im_row;
@@ -20,6 +19,7 @@ mod grouping;
 mod guard_page_tests;
 mod instances;
 mod kernels;
+mod matrix;
 mod normalise;
 mod pad_copy;
 mod pixel_lists;
@@ -34,10 +34,6 @@ mod tile_transforms;
 mod transpose;
 mod winograd;
 
-pub(crate) use amx::{
-    LIMBS, LIMBS_OF_PAIR, LimbSource, Limbs, MatrixKernels, MatrixStep, PAIRS_OF_STEP, POSITIONS_AT_ONCE, PlaneKernels,
-    ROW_BYTES, SIDE, depth, is_regular, transpose_sides, weights_of_side,
-};
 pub(crate) use bounds::Bounds;
 pub(crate) use byte_sums::{BYTE_STEPS, ByteKernels, ByteRows, ByteSums, SumsOfBytes};
 pub(crate) use col2im_row::{Col2imRows, Col2imRun};
@@ -55,6 +51,10 @@ pub(crate) use gemm_tile::{
 };
 pub(crate) use grouping::{Bytes, Grouping, GroupingKernels};
 pub(crate) use kernels::{Kernels, WINDOW_ROWS};
+pub(crate) use matrix::{
+    LIMBS, LIMBS_OF_PAIR, LimbSource, Limbs, MatrixKernels, MatrixStep, PAIRS_OF_STEP, POSITIONS_AT_ONCE, PlaneKernels,
+    ROW_BYTES, SIDE, depth, is_regular, transpose_sides, weights_of_side,
+};
 pub(crate) use normalise::Normalisation;
 pub(crate) use pad_copy::{Rows, SplitRows};
 pub(crate) use pixel_lists::PixelLists;

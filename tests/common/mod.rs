@@ -16,4 +16,4 @@ pub mod spec;
 use tract_deconv::Strategy;
 
 /// The strategies whose products are those of tile registers, or of vectors if numbers do not suit these.
-pub const ON_TILE_REGISTERS: [Strategy; 2] = [Strategy::Amx, Strategy::AmxPlanes];
+pub const ON_TILE_REGISTERS: [Strategy; 2] = [Strategy::MatrixPixels, Strategy::MatrixPlanes];

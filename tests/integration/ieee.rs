@@ -310,14 +310,14 @@ fn rounded_operands() -> TractResult<()> {
         }
     }
     let both = ran > 0 && nans.iter().all(|count| *count > 0);
-    ensure!(both || !Strategy::Amx.is_available(), "{ran} layers were rounded, to {nans:?} numbers and NaN");
+    ensure!(both || !Strategy::MatrixPixels.is_available(), "{ran} layers were rounded, to {nans:?} numbers and NaN");
     Ok(())
 }
 
 /// Tiny operands are rounded or lost within the bounds that the documentation states.
 #[test]
 fn tiny_rounded_operands() -> TractResult<()> {
-    if !Strategy::Amx.is_available() {
+    if !Strategy::MatrixPixels.is_available() {
         return Ok(());
     }
     let (spec, spatial) = specs().into_iter().nth(9).context("a dense layer")?;
@@ -331,7 +331,7 @@ fn tiny_rounded_operands() -> TractResult<()> {
             // The filter has no rounding error of its own.
             let w = random.small_integers(DatumType::F32, &spec.filter_shape());
             let expected = answer::<f64>(&spec, &x, &w, None, None);
-            let options = PlanOptions::default().with_strategy(Strategy::Amx).with_precision(precision);
+            let options = PlanOptions::default().with_strategy(Strategy::MatrixPixels).with_precision(precision);
             let plan = Plan::new(&spec, &input, None, DatumType::F32, &options)?;
             let filter = PackedFilter::pack(&spec, &plan.filter_layout(), &w.into_arc_tensor())?;
             let y = f64::from_tensor(&Layer::new(plan.clone()).run(&x, &filter, None)?);

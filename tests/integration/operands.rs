@@ -87,7 +87,7 @@ fn filters_of_another_plan_are_refused() -> TractResult<()> {
             }
             let weights = Random(3).tensor(DatumType::F64, &spec.filter_shape()).into_arc_tensor();
             let double = PackedFilter::pack(&spec, &plan.filter_layout(), &weights);
-            if plan.strategy() != Strategy::Amx {
+            if plan.strategy() != Strategy::MatrixPixels {
                 check(Ok(double?), "filter: datum_type=F64, the plan is for F32")?;
             }
             for other in plans(&spec, F32).iter().filter(|other| other.filter_layout() != plan.filter_layout()) {

@@ -76,10 +76,10 @@ fn dense_layers_get_products_of_matrices() -> TractResult<()> {
         for data_format in [DataFormat::Ncx, DataFormat::Nxc] {
             let spec = DeconvSpec { data_format, ..spec.clone() };
             let plan = plan(&spec, spatial, &tile_registers())?;
-            assert_eq!(plan.strategy() == Strategy::Amx, expected, "{spec:?}: {}", plan.explain());
+            assert_eq!(plan.strategy() == Strategy::MatrixPixels, expected, "{spec:?}: {}", plan.explain());
             let vectors = self::plan(&spec, spatial, &vectors())?;
-            assert_ne!(vectors.strategy(), Strategy::Amx);
-            let why = vectors.declined().iter().find(|(strategy, _)| *strategy == Strategy::Amx);
+            assert_ne!(vectors.strategy(), Strategy::MatrixPixels);
+            let why = vectors.declined().iter().find(|(strategy, _)| *strategy == Strategy::MatrixPixels);
             assert!(why.is_some_and(|(_, why)| why.contains("no tile registers")));
         }
     }
@@ -96,7 +96,9 @@ fn single_taps_get_products_of_planes() -> TractResult<()> {
         (spec([128, 128], 1, [1, 1, 0]), [30, 20]),
     ];
     for (spec, spatial) in cases {
-        for (data_format, strategy) in [(DataFormat::Ncx, Strategy::AmxPlanes), (DataFormat::Nxc, Strategy::Amx)] {
+        for (data_format, strategy) in
+            [(DataFormat::Ncx, Strategy::MatrixPlanes), (DataFormat::Nxc, Strategy::MatrixPixels)]
+        {
             let plan = plan(&DeconvSpec { data_format, ..spec.clone() }, spatial, &tile_registers())?;
             assert_eq!(plan.strategy(), strategy, "{}", plan.explain());
         }
@@ -104,10 +106,10 @@ fn single_taps_get_products_of_planes() -> TractResult<()> {
     // The taps of few channels fill the steps of tile registers together.
     let granite = PlanOptions::default().with_machine(Machine::GRANITE_RAPIDS);
     let first = plan(&forward([3, 256], 1, [7, 1, 3]), [16, 16], &granite)?;
-    assert_eq!(first.strategy(), Strategy::AmxPlanes, "{}", first.explain());
-    let forced = tile_registers().with_strategy(Strategy::AmxPlanes);
+    assert_eq!(first.strategy(), Strategy::MatrixPlanes, "{}", first.explain());
+    let forced = tile_registers().with_strategy(Strategy::MatrixPlanes);
     let error = plan(&spec([128, 128], 1, [4, 2, 1]), [26, 26], &forced).unwrap_err().to_string();
-    assert!(error.contains("amx_planes: taps=16, phases=4, taps of one phase are needed"), "{error}");
+    assert!(error.contains("matrix_planes: taps=16, phases=4, taps of one phase are needed"), "{error}");
     Ok(())
 }
 
@@ -116,7 +118,7 @@ fn single_taps_get_products_of_planes() -> TractResult<()> {
 fn patches_of_large_inputs_are_not_copied_as_a_whole() -> TractResult<()> {
     let granite = PlanOptions::default().with_machine(Machine::GRANITE_RAPIDS);
     let plan = plan(&forward([384, 96], 1, [4, 4, 0]), [128, 128], &granite)?;
-    assert_eq!(plan.strategy(), Strategy::Amx, "{}", plan.explain());
+    assert_eq!(plan.strategy(), Strategy::MatrixPixels, "{}", plan.explain());
     Ok(())
 }
 
@@ -170,7 +172,7 @@ fn a_kernel_of_many_rows_is_not_for_tiles() -> TractResult<()> {
     }
     // Its filter exceeds L2, and would be read for each 32 positions.
     let chosen = plan(&spec, [96, 300], &tile_registers())?;
-    assert_ne!(chosen.strategy(), Strategy::AmxPlanes, "{}", chosen.explain());
+    assert_ne!(chosen.strategy(), Strategy::MatrixPlanes, "{}", chosen.explain());
     Ok(())
 }
 
@@ -219,14 +221,14 @@ fn channels_last_get_lanes_of_channels() -> TractResult<()> {
 fn channels_last_results_are_summed_in_the_output() -> TractResult<()> {
     let nxc = |channels| DeconvSpec { data_format: DataFormat::Nxc, ..forward(channels, 1, [1, 1, 0]) };
     let direct = vectors().with_isa(Isa::Avx512).with_strategy(Strategy::DirectChannels);
-    let amx = tile_registers().with_strategy(Strategy::Amx);
+    let matrix = tile_registers().with_strategy(Strategy::MatrixPixels);
     for (spec, options, summed) in [
         (nxc([16, 32]), &direct, true),
         (nxc([512, 32]), &direct, true),
         (nxc([512, 128]), &direct, false),
         (forward([16, 32], 1, [1, 1, 0]), &direct, false),
-        (nxc([256, 256]), &amx, true),
-        (nxc([2048, 256]), &amx, false),
+        (nxc([256, 256]), &matrix, true),
+        (nxc([2048, 256]), &matrix, false),
     ] {
         let plan = plan(&spec, [17, 17], options)?;
         assert_eq!(plan.to_string().contains("summed in the output"), summed, "{plan}");
@@ -566,7 +568,7 @@ fn a_larger_cache_takes_larger_blocks() -> TractResult<()> {
 #[test]
 fn products_of_matrices_are_available_with_tile_registers_only() {
     for strategy in Strategy::ALL {
-        let needs_them = matches!(strategy, Strategy::Amx | Strategy::AmxPlanes);
+        let needs_them = matches!(strategy, Strategy::MatrixPixels | Strategy::MatrixPlanes);
         let has_all = !needs_them || Isa::Amx.is_available();
         assert_eq!(strategy.is_available(), has_all, "{strategy}");
     }

@@ -194,7 +194,7 @@ fn layers_stay_exact_for_a_reason() -> TractResult<()> {
     let options = PlanOptions::default().with_precision(Precision::Bf16);
     let plan = Plan::new(&spec, &input, None, DatumType::F32, &options)?;
     let reason = plan.exact_because().context("a reason")?;
-    assert!(plan.strategy() != Strategy::Amx && reason.starts_with(plan.strategy().name()), "{reason}");
+    assert!(plan.strategy() != Strategy::MatrixPixels && reason.starts_with(plan.strategy().name()), "{reason}");
     assert!(plan.explain().contains(&format!("precision exact: {reason}")), "{}", plan.explain());
     Ok(())
 }
@@ -240,7 +240,7 @@ fn filters_of_few_bits() -> TractResult<()> {
     }
     let mut random = Random(13);
     let x = random.tensor(DatumType::F32, &[1, 64, 9, 9]);
-    let strategies = [(Strategy::Amx, [3, 3]), (Strategy::AmxPlanes, [1, 1])];
+    let strategies = [(Strategy::MatrixPixels, [3, 3]), (Strategy::MatrixPlanes, [1, 1])];
     let precisions = [(Precision::Bf16, 1), (Precision::F16, 2)];
     for ((strategy, kernel), (precision, limbs)) in strategies.into_iter().cartesian_product(precisions) {
         let spec = crate::common::spec::unpadded(Direction::Forward, (64, 64, 1), &kernel, 1);
@@ -266,7 +266,7 @@ fn filters_of_few_bits() -> TractResult<()> {
             assert_eq!(bits(&few), bits(&many), "{size} in {}", precision.name());
             // Filters for many positions are kept whole if pixels are multiplied.
             let in_limbs = matches!(plan.filter_layout(), FilterLayout::Limbs { .. });
-            assert_eq!(in_limbs, size == 9 || strategy == Strategy::AmxPlanes);
+            assert_eq!(in_limbs, size == 9 || strategy == Strategy::MatrixPlanes);
             assert_eq!(few_bytes, if in_limbs { many_bytes / 3 * limbs } else { many_bytes });
         }
     }

@@ -55,7 +55,7 @@ const BYTES_IN_PLACE: usize = 1 << 15;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Amx {
+pub struct MatrixPixels {
     /// Blocks and panels. Panels have 32 output channels, except the last one.
     pub blocked: Blocked,
     /// What operands are rounded to.
@@ -77,7 +77,7 @@ pub struct Amx {
     pub in_output: bool,
 }
 
-impl Algorithm for Amx {
+impl Algorithm for MatrixPixels {
     type Tables = AccumulatorTable;
 
     const READS_PARTS: bool = true;
@@ -86,7 +86,7 @@ impl Algorithm for Amx {
         Isa::Amx.is_available()
     }
 
-    fn propose(query: &Query) -> Result<Amx, String> {
+    fn propose(query: &Query) -> Result<MatrixPixels, String> {
         let &Query { problem, datum_type, isa, machine, precision, grouped, .. } = query;
         if isa != Isa::Amx {
             return Err(format!("{isa} has no tile registers"));
@@ -112,7 +112,13 @@ impl Algorithm for Amx {
         })?;
         let pixels = problem.data_format == DataFormat::Nxc && query.has_same_element();
         let plans = [false, true].map(|copy_per_shift| {
-            Amx::with_input_tiles(problem, axes.clone(), machine, (precision, depth, in_limbs, pixels), copy_per_shift)
+            MatrixPixels::with_input_tiles(
+                problem,
+                axes.clone(),
+                machine,
+                (precision, depth, in_limbs, pixels),
+                copy_per_shift,
+            )
         });
         let [together, copy_per_shift] = plans;
         Ok(if copy_per_shift.blocked.cost < together.blocked.cost { copy_per_shift } else { together })
@@ -178,12 +184,12 @@ impl Algorithm for Amx {
             self.blocked.partition(problem, self.least_of_task() * POSITIONS_AT_ONCE, [1, POSITIONS_AT_ONCE]);
         let tiles = Some(&prepared.taps.input_tiles);
         self.blocked.run(problem, &partition, (&prepared.input, tiles), output, |task, g, copy_plan, scratch| {
-            prepared.run_group(task, g, copy_plan.context("amx: a task without a copy plan")?, scratch)
+            prepared.run_group(task, g, copy_plan.context("matrix_pixels: a task without a copy plan")?, scratch)
         })
     }
 }
 
-impl Amx {
+impl MatrixPixels {
     /// The least positions of a task, in register tiles. Each task splits weights that are not kept in limbs.
     fn least_of_task(&self) -> usize {
         if self.in_limbs { 4 } else { 8 }
@@ -211,7 +217,7 @@ impl Amx {
         machine: &Machine,
         (precision, depth, in_limbs, pixels): (Precision, usize, Option<bool>, bool),
         copy_per_shift: bool,
-    ) -> Amx {
+    ) -> MatrixPixels {
         let (outer, y, x) = axes.parts();
         let blocks_of_channels = problem.group_in.div_ceil(depth);
         let bytes = depth == self::depth::<Quad>();
@@ -263,7 +269,7 @@ impl Amx {
         let again = if blocks.count > 1 && filter > machine.l2 { cost::STREAMED_AGAIN } else { Cost::ZERO };
         let streamed = (per_side + again).times(&[steps, sides]);
         let block = multiplied + stored + copied + streamed;
-        Amx {
+        MatrixPixels {
             blocked: Blocked {
                 width: WIDTH,
                 last_width: last_width(problem.group_out, WIDTH, SIDE),
@@ -325,7 +331,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     const DEPTH: usize = depth::<E::Compute>();
 
     fn new(
-        plan: &'a Amx,
+        plan: &'a MatrixPixels,
         problem: &'a Problem,
         isa: Isa,
         filter: &'a PackedFilter,

@@ -3,11 +3,11 @@
 //!
 //! Planes are interleaved two and two, and split into the [limbs](crate::kernel::PlaneKernels) that tile registers
 //! multiply. Sums are rows of positions, as the output has them. So neither the input nor the results are transposed,
-//! as [`amx`](crate::algorithm::amx) does with channels-first data. That reads each pixel for all taps, which is faster
+//! as [`matrix_pixels`](crate::algorithm::matrix_pixels) does with channels-first data. That reads each pixel for all taps, which is faster
 //! for several taps of many channels. Here the taps of few channels fill the rows of a step together.
 //!
 //! Blocks of numbers that limbs are not exact for are summed by vector kernels, as are those of a filter with such
-//! numbers: see `amx`.
+//! numbers: see `matrix_pixels`.
 
 use crate::algorithm::blocked::{Blocked, GroupedInput, last_width};
 use crate::algorithm::chains::{MATRIX_STEPS, longest_chain};
@@ -49,7 +49,7 @@ const SUMMED_CHANNELS: usize = 8;
 
 /// The decision for one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AmxPlanes {
+pub struct MatrixPlanes {
     /// Blocks and panels. Panels have 32 output channels, except the last one.
     pub blocked: Blocked,
     /// What operands are rounded to.
@@ -61,7 +61,7 @@ pub struct AmxPlanes {
     pub positions: usize,
 }
 
-impl Algorithm for AmxPlanes {
+impl Algorithm for MatrixPlanes {
     type Tables = TapTable;
 
     const READS_PARTS: bool = true;
@@ -70,7 +70,7 @@ impl Algorithm for AmxPlanes {
         Isa::Amx.is_available()
     }
 
-    fn propose(query: &Query) -> Result<AmxPlanes, String> {
+    fn propose(query: &Query) -> Result<MatrixPlanes, String> {
         let &Query { problem, datum_type, isa, machine, precision, grouped, .. } = query;
         if isa != Isa::Amx {
             return Err(format!("{isa} has no tile registers"));
@@ -127,7 +127,7 @@ impl Algorithm for AmxPlanes {
         let block = multiplied + filled + split + streamed + cost::BLOCK;
         let beyond = if in_place { cost::BEYOND_IN_PLACE } else { cost::BEYOND_BY_PLANES };
         let waits = cost::beyond_caches(problem, datum_type, beyond, SIDE, machine);
-        Ok(AmxPlanes {
+        Ok(MatrixPlanes {
             blocked: Blocked {
                 width: WIDTH,
                 last_width: last,
@@ -205,7 +205,7 @@ fn planes(problem: &Problem) -> usize {
 
 /// The data that all tasks share.
 struct Prepared<'a, E: Element> {
-    plan: &'a AmxPlanes,
+    plan: &'a MatrixPlanes,
     problem: &'a Problem,
     /// Elements per output channel.
     plane: usize,
@@ -268,7 +268,7 @@ impl<'a, E: Element> Prepared<'a, E> {
     const DEPTH: usize = depth::<E::Compute>();
 
     fn new(
-        plan: &'a AmxPlanes,
+        plan: &'a MatrixPlanes,
         problem: &'a Problem,
         isa: Isa,
         filter: &'a PackedFilter,
@@ -322,7 +322,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 for (channel, to) in copies.chunks_mut(stride).enumerate() {
                     input_tiles.fill(self.kernels, copy_plan, channels.from(channel).0, to, ragged)?;
                 }
-                let phase = self.taps.phases.first().context("amx_planes: a layer without taps")?;
+                let phase = self.taps.phases.first().context("matrix_planes: a layer without taps")?;
                 Planes::Copies(copies, stride, count, &phase.taps)
             }
         };
@@ -331,7 +331,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (rows, columns) = (task.rows.len(), task.columns.len());
         ensure!(
             rows == 1 || columns == self.plan.blocked.columns,
-            "amx_planes: rows={rows} of {columns} columns, a part of a row or whole rows are needed"
+            "matrix_planes: rows={rows} of {columns} columns, a part of a row or whole rows are needed"
         );
         let positions = rows * columns;
         let (bounds, epilogue) = self.epilogue.split_bounds();
