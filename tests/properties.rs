@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::ON_TILE_REGISTERS;
+use common::MATRIX_PRODUCTS;
 use common::oracle::{Answer, Expected, FromTensor, answer, tolerance};
 use common::random::Random;
 use proptest::prelude::*;
@@ -536,7 +536,7 @@ fn check_sums(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
     for (isa, integers) in Isa::ALL.iter().copied().filter(|isa| isa.is_available()).cartesian_product([2, 4]) {
         let skipped = |strategy| {
             // With tile registers, other strategies run as with AVX-512.
-            (isa == Isa::Amx) != ON_TILE_REGISTERS.contains(&strategy)
+            (isa == Isa::Amx) != MATRIX_PRODUCTS.contains(&strategy)
                 || (strategy == Algorithm::Reference && isa != Isa::Portable)
         };
         for strategy in Algorithm::ALL.iter().copied().filter(|strategy| !skipped(*strategy)) {
@@ -612,9 +612,15 @@ fn property_of(
     }
     for strategy in needed {
         assert!(has_run(&counts, *strategy) || !strategy.is_available(), "{name}: {strategy} declined every spec");
-        for precision in ROUNDED.iter().filter(|_| ON_TILE_REGISTERS.contains(strategy) && strategy.is_available()) {
-            let counts = counts.lock().expect("no other thread panicked");
-            assert!(counts.contains_key(&(format!("{strategy} in {}", precision.name()), Isa::Amx)), "{name}");
+        if !MATRIX_PRODUCTS.contains(strategy) {
+            continue;
+        }
+        for precision in ROUNDED.iter().filter(|precision| strategy.is_available_in(**precision)) {
+            let (counts, what) = (counts.lock().expect("no other thread panicked"), precision.name());
+            assert!(
+                counts.keys().any(|(run, _)| *run == format!("{strategy} in {what}")),
+                "{name}: {strategy} in {what}"
+            );
         }
     }
 }

@@ -4,8 +4,8 @@
 /// sums, which keeps the rounding error close to that of other runtimes.
 const LONGEST_CHAIN: usize = 256;
 
-/// The most steps of tile registers per pass. A step is a block of input channels under one tap. Sums stay
-/// in tile registers during a pass. More steps are no faster and make longer chains.
+/// The most steps of matrix products per pass. A step is a block of input channels under one tap. Sums stay
+/// in registers during a pass. More steps are no faster and make longer chains.
 pub(crate) const MATRIX_STEPS: usize = 40;
 
 /// Returns the longest chain for a sum of `depth` pairs over `taps` taps.

@@ -2,8 +2,8 @@
 //! input channels by input channels × output channels.
 //!
 //! The input of a block is copied into pixels of input channels and split into the
-//! [limbs](crate::kernel::MatrixKernels) that tile registers multiply. Every tap then is a constant
-//! offset. Accumulator blocks are stored as in
+//! [limbs](crate::kernel::MatrixKernels) that tile registers multiply, or vectors if there is one limb of
+//! bf16. Every tap then is a constant offset. Accumulator blocks are stored as in
 //! [`direct_channels`](crate::algorithm::direct_channels).
 //!
 //! Limbs are not exact for some numbers: infinities, NaN, and those at the ends of f32's range.
@@ -16,12 +16,12 @@ use crate::algorithm::chains::{MATRIX_STEPS, longest_chain};
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::{Grouped, Quad, Working};
 use crate::element::Element;
-use crate::estimate::cost::{self, Cost};
+use crate::estimate::cost::{self, Cost, MatrixUnit};
 use crate::estimate::machine::Machine;
 use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{
     ChannelTile, Dispatch, Kernels, LIMBS, LimbSource, Limbs, MatrixKernels, MatrixStep, POSITIONS_AT_ONCE, ROW_BYTES,
-    SIDE, Source, Start, TilePositions, depth, is_regular, split_positions, weights_of_side,
+    SIDE, Source, Start, TilePositions, depth, has_matrix_products, is_regular, split_positions, weights_of_side,
 };
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::layout::input_tile::{CopyPlan, CopySegment, GridBlocks};
@@ -36,7 +36,7 @@ use crate::spec::{DataFormat, Problem};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
-/// Output channels per panel: two tile registers.
+/// Output channels per panel: two sides of a matrix product.
 const WIDTH: usize = 2 * SIDE;
 
 /// The number of positions of a block up to which filters are kept in limbs. With few positions, it
@@ -82,15 +82,13 @@ impl Algorithm for MatrixPixels {
 
     const READS_PARTS: bool = true;
 
-    fn is_available() -> bool {
-        Isa::Amx.is_available()
+    fn is_available_in(precision: Precision) -> bool {
+        has_matrix_products(precision)
     }
 
     fn propose(query: &Query) -> Result<MatrixPixels, String> {
-        let &Query { problem, datum_type, isa, machine, precision, grouped, .. } = query;
-        if isa != Isa::Amx {
-            return Err(format!("{isa} has no tile registers"));
-        }
+        let &Query { problem, datum_type, machine, precision, grouped, .. } = query;
+        let unit = query.matrix_unit()?;
         let depth = match grouped {
             Some(Grouped::Quads) => depth::<Quad>(),
             Some(Grouped::Pairs) => return Err("tile registers multiply no integers of 16 bits".to_string()),
@@ -115,7 +113,7 @@ impl Algorithm for MatrixPixels {
             MatrixPixels::with_input_tiles(
                 problem,
                 axes.clone(),
-                machine,
+                (unit, machine),
                 (precision, depth, in_limbs, pixels),
                 copy_per_shift,
             )
@@ -214,7 +212,7 @@ impl MatrixPixels {
     fn with_input_tiles(
         problem: &Problem,
         axes: Axes,
-        machine: &Machine,
+        (unit, machine): (MatrixUnit, &Machine),
         (precision, depth, in_limbs, pixels): (Precision, usize, Option<bool>, bool),
         copy_per_shift: bool,
     ) -> MatrixPixels {
@@ -233,11 +231,7 @@ impl MatrixPixels {
         let phases = axes.phases();
         let steps = taps.saturating_mul(blocks_of_channels);
         let passes = phases + steps / MATRIX_STEPS;
-        let run_cost = |len: usize| {
-            let tiles = len.div_ceil(POSITIONS_AT_ONCE);
-            let of_tile = cost::matrix_step(limbs.products()) * steps + cost::MATRIX_PASS * passes;
-            of_tile * tiles * machine.rates.tile_registers
-        };
+        let run_cost = |len: usize| unit.sums(len, limbs.products(), (steps, passes), machine);
         let outer_share: f64 = outer.iter().map(AxisPhases::share_inside).product();
         let rows = run_cost(blocks.columns) * blocks.rows * y.share_inside();
         let whole = run_cost(flat);
@@ -317,7 +311,7 @@ struct Prepared<'a, E: Element> {
     /// Output channels of a group, padded to panels.
     padded: usize,
     weights: Weights<'a, E::Compute>,
-    /// The limbs of both operands. None if tile registers can't multiply the weights.
+    /// The limbs of both operands. None if they don't hold the weights.
     limbs: Option<Limbs>,
     precision: Precision,
     /// The bias of each group, padded to panel widths.
@@ -349,7 +343,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         Ok(Prepared {
             problem,
             kernels,
-            matrix: E::Compute::matrix_kernels(isa).context("kernel: there are no tile registers")?,
+            matrix: E::Compute::matrix_kernels(isa).context("kernel: there are no matrix products")?,
             taps: &tables.taps,
             blocks: problem.group_in.div_ceil(Self::DEPTH),
             panels,
@@ -526,7 +520,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         }
     }
 
-    /// Computes the sums of a phase in tile registers.
+    /// Computes the sums of a phase in matrix products.
     fn multiply(
         &self,
         g: usize,

@@ -2,7 +2,7 @@
 //! planes are those that the taps read of each input channel.
 //!
 //! Planes are interleaved two and two, and split into the [limbs](crate::kernel::PlaneKernels) that tile registers
-//! multiply. Sums are rows of positions, as the output has them. So neither the input nor the results are transposed,
+//! multiply, or vectors if there is one limb of bf16. Sums are rows of positions, as the output has them. So neither the input nor the results are transposed,
 //! as [`matrix_pixels`](crate::algorithm::matrix_pixels) does with channels-first data. That reads each pixel for all taps, which is faster
 //! for several taps of many channels. Here the taps of few channels fill the rows of a step together.
 //!
@@ -17,8 +17,8 @@ use crate::element::Element;
 use crate::estimate::cost::{self, Cost};
 use crate::kernel::{
     Bounds, Dispatch, Kernels, LIMBS, LIMBS_OF_PAIR, LimbSource, Limbs, MatrixKernels, MatrixStep, PAIRS_OF_STEP,
-    POSITIONS_AT_ONCE, PlaneKernels, ROW_BYTES, SIDE, Source, Start, depth, is_regular, transpose_sides,
-    weights_of_side,
+    POSITIONS_AT_ONCE, PlaneKernels, ROW_BYTES, SIDE, Source, Start, depth, has_matrix_products, is_regular,
+    transpose_sides, weights_of_side,
 };
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::layout::input::Channels;
@@ -35,7 +35,7 @@ use std::ops::Range;
 use tract_core::internal::tract_smallvec::SmallVec;
 use tract_core::internal::*;
 
-/// Output channels per panel: two tile registers.
+/// Output channels per panel: two sides of a matrix product.
 const WIDTH: usize = 2 * SIDE;
 
 /// The most positions whose input is split together.
@@ -66,15 +66,13 @@ impl Algorithm for MatrixPlanes {
 
     const READS_PARTS: bool = true;
 
-    fn is_available() -> bool {
-        Isa::Amx.is_available()
+    fn is_available_in(precision: Precision) -> bool {
+        has_matrix_products(precision)
     }
 
     fn propose(query: &Query) -> Result<MatrixPlanes, String> {
-        let &Query { problem, datum_type, isa, machine, precision, grouped, .. } = query;
-        if isa != Isa::Amx {
-            return Err(format!("{isa} has no tile registers"));
-        }
+        let &Query { problem, datum_type, machine, precision, grouped, .. } = query;
+        let unit = query.matrix_unit()?;
         if grouped.is_some() || !matches!(datum_type, DatumType::F32 | DatumType::F16) {
             return Err(format!("planes of {datum_type:?} are not split into limbs"));
         }
@@ -107,11 +105,10 @@ impl Algorithm for MatrixPlanes {
             false => GridBlocks::within(axes, true, machine.l2 / 2 / size_of::<f32>() / problem.group_in.max(1)),
         };
         let blocks = GridBlocks::even(axes, block, true, in_place);
-        let tiles = blocks.positions.div_ceil(POSITIONS_AT_ONCE);
-        let of_tile = cost::matrix_step(limbs.products()) * steps + cost::MATRIX_PASS * steps.div_ceil(MATRIX_STEPS);
         // Tiles with fewer rows, which are output channels, take less time.
         let panels = problem.group_out as f64 / WIDTH as f64;
-        let multiplied = of_tile * tiles * machine.rates.tile_registers * panels;
+        let passes = steps.div_ceil(MATRIX_STEPS);
+        let multiplied = unit.sums(blocks.positions, limbs.products(), (steps, passes), machine) * panels;
         let vectors = blocks.positions.div_ceil(SIDE);
         let copying = cost::copied(problem.data_format, problem.group_in) + cost::strided(axes.columns().in_step, SIDE);
         let filled = match in_place {
@@ -216,13 +213,13 @@ struct Prepared<'a, E: Element> {
     taps: &'a TapTable,
     /// Planes whose products are summed.
     all: usize,
-    /// Steps of tile registers: blocks of planes.
+    /// Steps of matrix products: blocks of planes.
     steps: usize,
     panels: Vec<Panel>,
     /// Output channels of a group, padded to panels.
     padded: usize,
     filter: &'a PackedFilter,
-    /// The limbs of both operands. None if tile registers can't multiply the weights.
+    /// The limbs of both operands. None if they don't hold the weights.
     limbs: Option<Limbs>,
     /// The bias of each group, padded to panel widths.
     bias: Vec<E::Compute>,
@@ -287,8 +284,8 @@ impl<'a, E: Element> Prepared<'a, E> {
             problem,
             plane: problem.axes.iter().map(|axis| axis.output).product(),
             kernels: <E::Compute as Dispatch>::kernels(isa),
-            planes: E::Compute::plane_kernels(isa).context("kernel: there are no tile registers")?,
-            matrix: E::Compute::matrix_kernels(isa).context("kernel: there are no tile registers")?,
+            planes: E::Compute::plane_kernels(isa).context("kernel: there are no matrix products")?,
+            matrix: E::Compute::matrix_kernels(isa).context("kernel: there are no matrix products")?,
             taps,
             all,
             steps: all.div_ceil(Self::DEPTH),
@@ -421,7 +418,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         &self.bias[g * self.padded + panel.first_channel..][..panel.width]
     }
 
-    /// Computes the sums of a panel in tile registers, and clamps them.
+    /// Computes the sums of a panel in matrix products, and clamps them.
     fn multiply(
         &self,
         (g, panel): (usize, Panel),
@@ -435,7 +432,7 @@ impl<'a, E: Element> Prepared<'a, E> {
         let (row, limb_stride) = (self.row(), self.limb_stride());
         let step_of = |step: usize| MatrixStep { offset: step * PAIRS_OF_STEP * row, weights: step * limbs_per_step };
         let mut start = Start::Bias(self.bias_of((g, panel)));
-        // The sums of a pass stay in tile registers.
+        // The sums of a pass stay in registers.
         for first in (0..self.steps).step_by(MATRIX_STEPS) {
             let end = self.steps.min(first + MATRIX_STEPS);
             let steps: [MatrixStep; MATRIX_STEPS] = std::array::from_fn(|i| step_of(first + i));

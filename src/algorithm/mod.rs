@@ -19,6 +19,7 @@ pub mod winograd;
 
 use crate::compute::Grouped;
 use crate::element::{Element, compute_bytes};
+use crate::estimate::cost::MatrixUnit;
 use crate::estimate::machine::Machine;
 use crate::geometry::Axes;
 use crate::kernel::KernelSizes;
@@ -27,6 +28,7 @@ use crate::layout::input::Input;
 use crate::layout::taps::too_many_phases;
 use crate::output::epilogue::Epilogue;
 use crate::precision::Precision;
+use crate::simd::bf16;
 use crate::simd::isa::Isa;
 use crate::spec::Problem;
 use std::cell::OnceCell;
@@ -99,6 +101,21 @@ impl<'a> Query<'a> {
         }
     }
 
+    /// What multiplies limbs of the operands.
+    ///
+    /// # Errors
+    /// Nothing does in this precision.
+    pub fn matrix_unit(&self) -> Result<MatrixUnit, String> {
+        let &Query { isa, precision, machine, .. } = self;
+        if isa == Isa::Amx {
+            return Ok(MatrixUnit::TileRegisters);
+        }
+        if precision == Precision::Bf16 && machine.multiplies_bf16 && bf16::is_possible(isa) {
+            return Ok(MatrixUnit::Vectors);
+        }
+        Err(format!("{isa} has no tile registers, and no vectors for products in {}", precision.name()))
+    }
+
     /// Returns the bytes of the input, of all images and groups.
     pub fn input_bytes(&self) -> usize {
         self.problem.input_shape().iter().fold(self.element, |bytes, dim| bytes.saturating_mul(*dim))
@@ -155,8 +172,9 @@ pub(crate) trait Algorithm: Sized {
     /// tensors are joined first.
     const READS_PARTS: bool = false;
 
-    /// Whether this CPU supports all kernels that the algorithm needs.
-    fn is_available() -> bool {
+    /// Whether this CPU supports all kernels that the algorithm needs in a precision. One without kernels
+    /// of its own for it computes exactly.
+    fn is_available_in(_precision: Precision) -> bool {
         true
     }
 
@@ -244,10 +262,16 @@ macro_rules! algorithms {
                 }
             }
 
-            /// Whether this CPU supports all kernels that the algorithm needs.
+            /// Whether this CPU supports all kernels that the algorithm needs to compute exactly.
             pub fn is_available(self) -> bool {
+                self.is_available_in(Precision::Exact)
+            }
+
+            /// Whether this CPU supports all kernels that the algorithm needs in a precision. One without
+            /// kernels of its own for it computes exactly.
+            pub fn is_available_in(self, precision: Precision) -> bool {
                 match self {
-                    $(Strategy::$name => $file::$name::is_available(),)+
+                    $(Strategy::$name => $file::$name::is_available_in(precision),)+
                 }
             }
 
@@ -390,9 +414,10 @@ algorithms! {
     /// One matrix product for all taps, whose results are accumulated into output rows from a ring
     /// of rows. For few output channels.
     Col2im = "col2im": col2im;
-    /// Each phase as a small dense convolution in tile registers. Rows of tiles are positions.
+    /// Each phase as a small dense convolution in tile registers, or in vectors that multiply pairs of
+    /// bf16. Rows of tiles are positions.
     MatrixPixels = "matrix_pixels": matrix_pixels;
-    /// Matrix products in tile registers, for one phase and channels-first data. Columns of tiles are positions.
+    /// The same products for one phase and channels-first data. Columns of tiles are positions.
     MatrixPlanes = "matrix_planes": matrix_planes;
     /// Each phase as a small dense convolution by Winograd's minimal filtering.
     Winograd = "winograd": winograd;

@@ -9,7 +9,7 @@
 
 use crate::estimate::machine::{Machine, Rates};
 use crate::geometry::Axes;
-use crate::kernel::{FEW_TAPS, MOST_PHASES};
+use crate::kernel::{FEW_TAPS, MOST_PHASES, POSITIONS_AT_ONCE};
 use crate::layout::input_tile::InputTiles;
 use crate::simd::vector::LINE_BYTES;
 use crate::spec::{DataFormat, Problem};
@@ -103,14 +103,25 @@ pub(crate) const NARROWED: Cost = Cost(4.0);
 /// Loading and storing a vector of unfinished sums, once per accumulation chain.
 pub(crate) const SUMMED: Cost = Cost(4.0);
 
+/// What multiplies limbs in matrix products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MatrixUnit {
+    /// Tile registers.
+    TileRegisters,
+    /// Vectors that multiply pairs of bf16.
+    Vectors,
+}
+
 /// One step of tile registers: 32 positions by 32 input channels by 32 output channels, as six
 /// products of limbs.
 const MATRIX_STEP: Cost = Cost(850.0);
 
-/// As [`MATRIX_STEP`], for fewer products.
-pub(crate) fn matrix_step(products: usize) -> Cost {
-    MATRIX_STEP * products / SIX_PRODUCTS
-}
+/// Zeroing and storing the sums of one such step, once per pass.
+const MATRIX_PASS: Cost = Cost(1250.0);
+
+/// A step of as many products in vectors of pairs of bf16, and its sums, once per pass.
+const VECTOR_STEP: Cost = Cost(1100.0);
+const VECTOR_PASS: Cost = Cost(300.0);
 
 /// The products of limbs of f32.
 const SIX_PRODUCTS: usize = 6;
@@ -118,8 +129,22 @@ const SIX_PRODUCTS: usize = 6;
 /// The limbs of an f32.
 const THREE_LIMBS: usize = 3;
 
-/// Zeroing and storing the sums of one such step, once per pass.
-pub(crate) const MATRIX_PASS: Cost = Cost(1250.0);
+impl MatrixUnit {
+    /// Sums of `positions` positions and 32 output channels, over some steps of so many products of limbs, in some
+    /// passes.
+    pub fn sums(self, positions: usize, products: usize, (steps, passes): (usize, usize), machine: &Machine) -> Cost {
+        match self {
+            MatrixUnit::TileRegisters => {
+                let of_tile = MATRIX_STEP * products / SIX_PRODUCTS * steps + MATRIX_PASS * passes;
+                of_tile * positions.div_ceil(POSITIONS_AT_ONCE) * machine.rates.tile_registers
+            }
+            MatrixUnit::Vectors => {
+                let of_tile = VECTOR_STEP * steps + VECTOR_PASS * passes;
+                of_tile * (positions as f64 / POSITIONS_AT_ONCE as f64)
+            }
+        }
+    }
+}
 
 /// Splitting a vector of a pixel's input channels into three limbs.
 const SPLIT: Cost = Cost(20.0);

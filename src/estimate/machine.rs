@@ -5,6 +5,7 @@
 //! machine without a row uses the row of its instruction set, if that has one, or else the rates of
 //! [`Machine::GENERIC`]. Either way it uses the sizes of its own caches.
 
+use crate::simd::bf16;
 use crate::simd::isa::Isa;
 use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
@@ -144,6 +145,8 @@ pub struct Machine {
     pub(crate) rates: Rates,
     /// Whether prefetch instructions ahead of a tile's reads are worthwhile.
     pub(crate) prefetch_pays: bool,
+    /// Whether vectors multiply pairs of bf16.
+    pub(crate) multiplies_bf16: bool,
     /// The CPUs that the row holds for. Empty if it holds for its instruction set on any CPU.
     cpus: &'static [Cpu],
 }
@@ -223,6 +226,7 @@ impl Machine {
             share_spinning_ns: 5_000.0,
         },
         prefetch_pays: true,
+        multiplies_bf16: false,
         cpus: &[],
     };
 
@@ -246,6 +250,7 @@ impl Machine {
             ..Machine::GENERIC.rates
         },
         prefetch_pays: true,
+        multiplies_bf16: true,
         cpus: &[
             Cpu::X86 { vendor: "AuthenticAMD", family: 25, models: (0x10, 0x1f) },
             Cpu::X86 { vendor: "AuthenticAMD", family: 25, models: (0x60, 0x7f) },
@@ -298,6 +303,7 @@ impl Machine {
             share_spinning_ns: 25_000.0,
         },
         prefetch_pays: false,
+        multiplies_bf16: true,
         cpus: &[Cpu::X86 { vendor: "GenuineIntel", family: 6, models: (0x8f, 0x8f) }],
     };
 
@@ -351,6 +357,7 @@ impl Machine {
             share_spinning_ns: 5_000.0,
         },
         prefetch_pays: true,
+        multiplies_bf16: true,
         cpus: &[Cpu::X86 { vendor: "GenuineIntel", family: 6, models: (0x90, 0xff) }],
     };
 
@@ -402,6 +409,7 @@ impl Machine {
             share_spinning_ns: 10_000.0,
         },
         prefetch_pays: true,
+        multiplies_bf16: true,
         cpus: &[Cpu::X86 { vendor: "GenuineIntel", family: 6, models: (0xa7, 0xae) }],
     };
 
@@ -416,6 +424,7 @@ impl Machine {
         l3: 32 << 20,
         rates: Rates { transforms: 2.3, ..Machine::GENERIC.rates },
         prefetch_pays: true,
+        multiplies_bf16: false,
         cpus: &[Cpu::X86 { vendor: "GenuineIntel", family: 6, models: (0, 0xff) }],
     };
 
@@ -440,6 +449,7 @@ impl Machine {
             ..Machine::GENERIC.rates
         },
         prefetch_pays: true,
+        multiplies_bf16: false,
         cpus: &[Cpu::Aarch64 { kind: "CortexA53" }, Cpu::Aarch64 { kind: "CortexA55" }],
     };
 
@@ -463,6 +473,7 @@ impl Machine {
             ..Machine::GENERIC.rates
         },
         prefetch_pays: true,
+        multiplies_bf16: false,
         cpus: &[],
     };
 
@@ -477,6 +488,7 @@ impl Machine {
         l3: 0,
         rates: Rates { fma_per_ns: 4.3, l3_share: 0.0, in_tile_order: 1.0, ..Machine::ZEN3.rates },
         prefetch_pays: false,
+        multiplies_bf16: false,
         cpus: &[],
     };
 
@@ -527,6 +539,7 @@ impl Machine {
             share_spinning_ns: 5_000.0,
         },
         prefetch_pays: true,
+        multiplies_bf16: false,
         cpus: &[],
     };
 
@@ -562,7 +575,8 @@ impl Machine {
         let holds = |row: &&Machine| row.cpus.is_empty() || cpu.is_some_and(|cpu| row.describes(cpu));
         let row = Machine::ALL.iter().filter(|row| row.isa == isa).find(holds).unwrap_or(&Machine::GENERIC);
         let known = |bytes: usize, otherwise: usize| if bytes > 0 { bytes } else { otherwise };
-        Machine { isa, l2: known(detected.l2, row.l2), l3: known(detected.l3, row.l3), ..*row }
+        let (l2, l3) = (known(detected.l2, row.l2), known(detected.l3, row.l3));
+        Machine { isa, l2, l3, multiplies_bf16: bf16::is_available(isa), ..*row }
     }
 
     /// Returns the row with this name.

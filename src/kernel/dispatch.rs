@@ -37,17 +37,22 @@ pub(crate) trait Dispatch: Compute {
     /// those of the portable ones if there are none.
     fn sizes(isa: Isa) -> KernelSizes;
 
-    /// The kernels that use tile registers, if the CPU has them and they exist for this type.
+    /// The kernels of matrix products of limbs, if the CPU has them and they exist for this type.
     fn matrix_kernels(_isa: Isa) -> Option<&'static MatrixKernels<Self>> {
         None
     }
 
-    /// The kernels that multiply planes in tile registers, if the CPU has them and they exist for this type.
+    /// The kernels of matrix products of planes, if the CPU has them and they exist for this type.
     fn plane_kernels(_isa: Isa) -> Option<&'static PlaneKernels<Self>> {
         None
     }
 
-    /// Returns how many limbs hold weights in tile registers. None if those can't multiply them.
+    /// The kernels that split weights into limbs of a precision, if this CPU has any that multiply them.
+    fn kernels_of_limbs(_precision: Precision) -> Option<&'static MatrixKernels<Self>> {
+        Self::matrix_kernels(Isa::Amx)
+    }
+
+    /// Returns how many limbs hold weights in matrix products. None if those can't multiply them.
     fn limbs_needed(_precision: Precision, _weights: &[Self]) -> Option<usize> {
         None
     }
@@ -68,11 +73,18 @@ impl Dispatch for f32 {
     }
 
     fn matrix_kernels(isa: Isa) -> Option<&'static MatrixKernels<f32>> {
-        if isa == Isa::Amx { matrix::kernels_of_f32() } else { None }
+        if isa == Isa::Amx { matrix::kernels_of_f32() } else { matrix::rounded_kernels(isa) }
     }
 
     fn plane_kernels(isa: Isa) -> Option<&'static PlaneKernels<f32>> {
-        if isa == Isa::Amx { matrix::plane_kernels_of_f32() } else { None }
+        if isa == Isa::Amx { matrix::plane_kernels_of_f32() } else { matrix::rounded_plane_kernels(isa) }
+    }
+
+    fn kernels_of_limbs(precision: Precision) -> Option<&'static MatrixKernels<f32>> {
+        // Those of vectors first, as they don't request tile registers.
+        let of_vectors =
+            Isa::ALL.iter().filter(|_| precision == Precision::Bf16).find_map(|isa| matrix::rounded_kernels(*isa));
+        of_vectors.or_else(matrix::kernels_of_f32)
     }
 
     fn limbs_needed(precision: Precision, weights: &[f32]) -> Option<usize> {

@@ -53,7 +53,7 @@ pub(crate) use grouping::{Bytes, Grouping, GroupingKernels};
 pub(crate) use kernels::{Kernels, WINDOW_ROWS};
 pub(crate) use matrix::{
     LIMBS, LIMBS_OF_PAIR, LimbSource, Limbs, MatrixKernels, MatrixStep, PAIRS_OF_STEP, POSITIONS_AT_ONCE, PlaneKernels,
-    ROW_BYTES, SIDE, depth, is_regular, transpose_sides, weights_of_side,
+    ROW_BYTES, SIDE, depth, has_matrix_products, is_regular, transpose_sides, weights_of_side,
 };
 pub(crate) use normalise::Normalisation;
 pub(crate) use pad_copy::{Rows, SplitRows};

@@ -3,11 +3,10 @@
 use crate::compute::{Grouped, Working};
 use crate::element::{Element, dispatch_element, dispatch_grouped};
 use crate::integers;
-use crate::kernel::{Dispatch, SIDE, depth, transpose_sides, weights_of_side};
+use crate::kernel::{Dispatch, SIDE, depth, has_matrix_products, transpose_sides, weights_of_side};
 use crate::layout::tile_weights::TileWeights;
 use crate::memory;
 use crate::precision::Precision;
-use crate::simd::isa::Isa;
 use crate::spec::{DeconvSpec, Direction};
 use std::borrow::Cow;
 use std::fmt;
@@ -75,7 +74,7 @@ pub enum FilterLayout {
         /// Output channels per vector.
         width: usize,
     },
-    /// For tile registers:
+    /// For matrix products in tile registers, or in vectors that multiply pairs of bf16:
     /// `[group][panel of output channels][tap, phase by phase][block of input channels][limb]`
     /// `[side of output channels][pair of input channels][output channel]`
     /// `[input channel of the pair]`
@@ -87,8 +86,8 @@ pub enum FilterLayout {
     /// For planes, a block has (tap, input channel) pairs of all taps, and a side is `[output channel][pair]`. The filter
     /// then has one phase.
     ///
-    /// A filter is not split into limbs if the CPU has no tile registers or if some values can't be
-    /// split.
+    /// A filter is not split into limbs if the CPU has no such products in the precision or if some
+    /// values can't be split.
     /// Its order is then
     /// `[group][panel of output channels][phase][tap of the phase][input channel]`
     /// `[channel of the panel]`.
@@ -175,7 +174,7 @@ impl fmt::Display for FilterLayout {
             FilterLayout::Pixels { width } => write!(f, "vectors of {width} output channels"),
             FilterLayout::Limbs { width, of_planes, .. } => {
                 let of = if of_planes { "planes" } else { "pixels" };
-                write!(f, "limbs for tile registers and {of}, {width} output channels at a time")
+                write!(f, "limbs for matrix products of {of}, {width} output channels at a time")
             }
         }
     }
@@ -197,8 +196,8 @@ pub struct PackedFilter {
     data: Arc<Tensor>,
     /// Its transformed weights, in [`FilterLayout::Tiles`].
     transformed: Option<Arc<Tensor>>,
-    /// The limbs that its values need in tile registers, or none if those can't multiply it. Only
-    /// examined for the layouts that tile registers read, on CPUs that have them.
+    /// The limbs that its values need in matrix products, or none if those can't multiply it. Only
+    /// examined for the layouts that these read, on CPUs that have them.
     limbs: Option<usize>,
 }
 
@@ -251,7 +250,7 @@ impl PackedFilter {
         Ok(PackedFilter { layout: layout.clone(), spec: spec.clone(), datum_type, grouped, data, transformed, limbs })
     }
 
-    /// The filter's data in the layout, and the limbs that its values need in tile registers.
+    /// The filter's data in the layout, and the limbs that its values need in matrix products.
     fn pack_t<E: Element>(
         spec: &DeconvSpec,
         layout: &FilterLayout,
@@ -274,7 +273,9 @@ impl PackedFilter {
                 round(&mut whole, *precision)?;
                 let limbs = limbs_of::<E::Compute>(&whole, *precision)?;
                 let data = match limbs {
-                    Some(limbs) => in_limbs::<E::Compute>(spec, (*width, *last_width), (limbs, *of_planes), &whole)?,
+                    Some(limbs) => {
+                        in_limbs::<E::Compute>(spec, (*width, *last_width), (*precision, limbs, *of_planes), &whole)?
+                    }
                     None => whole,
                 };
                 return Ok((Arc::new(data), limbs));
@@ -361,15 +362,15 @@ impl PackedFilter {
         transformed.try_as_plain_ram()?.as_slice::<T>()
     }
 
-    /// The limbs of a filter for tile registers, if it was split into limbs: see
+    /// The limbs of a filter for matrix products, if it was split into limbs: see
     /// [`FilterLayout::Limbs`].
     pub(crate) fn limbs<T: Working>(&self) -> Option<&[T::Limb]> {
         let split = matches!(self.layout, FilterLayout::Limbs { .. }) && self.limbs.is_some();
         if split { self.data().ok() } else { None }
     }
 
-    /// The limbs that its values need in tile registers, or none if those can't multiply it. Only
-    /// meaningful for the layouts that tile registers read.
+    /// The limbs that its values need in matrix products, or none if those can't multiply it. Only
+    /// meaningful for the layouts that these read.
     pub(crate) fn limbs_needed(&self) -> Option<usize> {
         self.limbs
     }
@@ -467,23 +468,23 @@ fn round(filter: &mut Tensor, precision: Precision) -> TractResult<()> {
     Ok(())
 }
 
-/// The limbs that the values of a filter need in tile registers. None if those can't multiply it, or
+/// The limbs that the values of a filter need in matrix products. None if those can't multiply it, or
 /// the CPU has none.
 fn limbs_of<T: Dispatch + Datum>(filter: &Tensor, precision: Precision) -> TractResult<Option<usize>> {
     let ram = filter.try_as_plain_ram()?;
     let values = ram.as_slice::<T>()?;
     // Do not request tile registers from the OS here: this filter may be meant for vector kernels.
-    Ok(if Isa::Amx.is_available() { T::limbs_needed(precision, values) } else { None })
+    Ok(if has_matrix_products(precision) { T::limbs_needed(precision, values) } else { None })
 }
 
 /// The limbs of a filter. `whole` is the filter packed with all input channels in one chunk.
 fn in_limbs<T: Dispatch + Datum>(
     spec: &DeconvSpec,
     (width, last_width): (usize, usize),
-    (limbs, of_planes): (usize, bool),
+    (precision, limbs, of_planes): (Precision, usize, bool),
     whole: &Tensor,
 ) -> TractResult<Tensor> {
-    let kernels = T::matrix_kernels(Isa::Amx).context("kernel: there are no tile registers")?;
+    let kernels = T::kernels_of_limbs(precision).context("kernel: there are no matrix products")?;
     let ram = whole.try_as_plain_ram()?;
     let mut values = ram.as_slice::<T>()?;
     let (channels, taps, depth) = match (spec.group_in(), spec.kernel.iter().product::<usize>()) {

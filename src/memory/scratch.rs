@@ -18,7 +18,7 @@ pub(crate) struct Scratch<T: Working> {
     pub tile: Aligned<T>,
     /// A copy of a tile's input, padded for reads past its end.
     pub ragged: Aligned<T>,
-    /// Limbs of a block of input, for tile registers.
+    /// Limbs of a block of input, for matrix products.
     pub limbs: Aligned<T::Limb>,
     /// Limbs of weights.
     pub weights: Aligned<T::Limb>,

@@ -295,7 +295,7 @@ macro_rules! register {
         |$x:ident, $y:ident| $zip:expr, $unzip:expr, |$v:ident, $lanes_of:ident| $permute:expr $(, streamed $stream:path)? $(, partly $load_partly:path)? $(, masked $load_some:path, $store_some:path, $mask:ty)? $(, fuses $fuses:literal)? $(, by lanes $by_lane:ident of $($lane_index:literal)+)?) => {
         $(#[$attr])*
         #[derive(Clone, Copy)]
-        pub(crate) struct $name($register);
+        pub(crate) struct $name(pub(in crate::simd) $register);
 
         // SAFETY: the register has `$lanes` lanes of type `$lane`, and the intrinsics are those of
         // the methods.

@@ -15,5 +15,5 @@ pub mod spec;
 
 use tract_deconv::Strategy;
 
-/// The strategies whose products are those of tile registers, or of vectors if numbers do not suit these.
-pub const ON_TILE_REGISTERS: [Strategy; 2] = [Strategy::MatrixPixels, Strategy::MatrixPlanes];
+/// The strategies of matrix products: in tile registers, or of operands rounded to bf16 in vectors.
+pub const MATRIX_PRODUCTS: [Strategy; 2] = [Strategy::MatrixPixels, Strategy::MatrixPlanes];

@@ -10,9 +10,9 @@ use crate::common::spec::unpadded;
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 use tract_deconv::Isa;
-use tract_deconv::Layer;
 use tract_deconv::spec::{DataFormat, DeconvSpec, Direction, FilterFormat, OutputShape, Padding, Side};
 use tract_deconv::{Activation, FilterLayout, PackedFilter, Step};
+use tract_deconv::{Layer, Precision};
 use tract_deconv::{Machine, Plan, PlanOptions, Strategy};
 
 /// Returns a spec of two spatial axes with the same kernel, stride and pads.
@@ -566,12 +566,63 @@ fn a_larger_cache_takes_larger_blocks() -> TractResult<()> {
 }
 
 #[test]
-fn products_of_matrices_are_available_with_tile_registers_only() {
+fn exact_matrix_products_are_available_with_tile_registers_only() {
     for strategy in Strategy::ALL {
         let needs_them = matches!(strategy, Strategy::MatrixPixels | Strategy::MatrixPlanes);
         let has_all = !needs_them || Isa::Amx.is_available();
         assert_eq!(strategy.is_available(), has_all, "{strategy}");
+        assert_eq!(strategy.is_available_in(Precision::F16), has_all, "{strategy}");
+        assert!(strategy.is_available_in(Precision::Bf16) || !has_all, "{strategy}");
     }
+}
+
+/// Vectors that multiply pairs of bf16 are taken where they are estimated to be faster than exact products.
+#[test]
+fn vectors_of_bf16_are_chosen_where_they_are_faster() -> TractResult<()> {
+    let zen4 = PlanOptions::default().with_machine(Machine::ZEN4);
+    let bf16 = zen4.clone().with_precision(Precision::Bf16);
+    let cases = [
+        (forward([256, 256], 1, [1, 1, 0]), [28, 28], Some(Strategy::MatrixPlanes)),
+        (forward([64, 128], 1, [3, 2, 1]), [56, 56], Some(Strategy::MatrixPixels)),
+        (spec([128, 64], 1, [2, 2, 0]), [56, 56], Some(Strategy::MatrixPixels)),
+        // A third of the products, exact, take less time than all of them at twice the rate.
+        (forward([128, 128], 1, [3, 1, 1]), [28, 28], None),
+    ];
+    for (spec, spatial, rounded) in cases {
+        let plan = plan(&spec, spatial, &bf16)?;
+        match rounded {
+            Some(strategy) => {
+                assert_eq!((plan.strategy(), plan.precision()), (strategy, Precision::Bf16), "{}", plan.explain())
+            }
+            None => assert_eq!(plan.exact_because(), Some("winograd on avx512 has no kernels for bf16")),
+        }
+        let exact = self::plan(&spec, spatial, &zen4)?;
+        assert!(exact.precision() == Precision::Exact && exact.exact_because().is_none());
+        // Neither vectors of 256 bits nor those of a machine that lacks the instruction have it.
+        for other in [bf16.clone().with_isa(Isa::Avx2), bf16.clone().with_machine(Machine::XEON)] {
+            let plan = self::plan(&spec, spatial, &other)?;
+            assert!(plan.precision() == Precision::Exact && plan.exact_because().is_some(), "{}", plan.explain());
+        }
+        // Only one limb is multiplied at that rate.
+        let f16 = self::plan(&spec, spatial, &zen4.clone().with_precision(Precision::F16))?;
+        assert_eq!((f16.precision(), f16.strategy()), (Precision::Exact, exact.strategy()));
+    }
+    Ok(())
+}
+
+/// The layers of the tests of `precision` are faster rounded, whatever a precision's products.
+#[test]
+fn layers_of_tests_are_rounded_where_they_can_be() -> TractResult<()> {
+    let with_tile_registers = [Machine::SAPPHIRE_RAPIDS, Machine::EMERALD_RAPIDS, Machine::GRANITE_RAPIDS];
+    let rounding = with_tile_registers.into_iter().cartesian_product([Precision::Bf16, Precision::F16]);
+    for (machine, precision) in rounding.chain([(Machine::ZEN4, Precision::Bf16)]) {
+        for (spec, spatial) in [(forward([64, 48], 1, [3, 2, 1]), [17, 16]), (spec([48, 32], 1, [4, 2, 1]), [9, 8])] {
+            let options = PlanOptions::default().with_machine(machine).with_precision(precision);
+            let plan = plan(&spec, spatial, &options)?;
+            assert_eq!(plan.precision(), precision, "{}: {}", machine.name(), plan.explain());
+        }
+    }
+    Ok(())
 }
 
 /// The build has no kernels of other architectures, so planning for them fails.

@@ -18,14 +18,26 @@ const INPUT: [usize; 4] = [1, 64, 17, 16];
 /// The most products of a result of the first layer, and of the second.
 const PRODUCTS: [usize; 2] = [64 * 9, 48 * 4];
 
-/// A Conv and a ConvTranspose that tile registers take.
+/// Whether this CPU has kernels for a precision.
+fn rounds(precision: Precision) -> bool {
+    Strategy::MatrixPixels.is_available_in(precision)
+}
+
+/// A Conv and a ConvTranspose that are faster with rounded operands, where there are kernels for them.
 fn two_layers(dt: DatumType) -> ModelProto {
     let mut random = Random(7);
     Model::opset(13)
         .input("x", dt, &sizes(&INPUT))
         .initializer("v", &random.tensor(dt, &[48, 64, 3, 3]))
         .initializer("w", &random.tensor(dt, &[48, 32, 4, 4]))
-        .node(Node::new("Conv").named("stem.conv").inputs(&["x", "v"]).output("a").ints("pads", &[1; 4]))
+        .node(
+            Node::new("Conv")
+                .named("stem.conv")
+                .inputs(&["x", "v"])
+                .output("a")
+                .ints("strides", &[2, 2])
+                .ints("pads", &[1; 4]),
+        )
         .node(
             Node::new("ConvTranspose")
                 .named("head.up")
@@ -64,13 +76,13 @@ fn input(dt: DatumType) -> Tensor {
     Random(3).tensor(dt, &INPUT)
 }
 
-/// Both layers round where there are tile registers. Otherwise both say why not.
+/// Both layers round where there are kernels for it. Otherwise both say why not.
 fn assert_rounds(model: &TypedModel, precision: Precision) -> TractResult<()> {
     for (found, reason) in precisions(model)? {
-        match Isa::best() {
-            Isa::Amx => assert_eq!((found, reason), (precision, None)),
-            isa => {
-                let reason = reason.context("a reason")?;
+        match rounds(precision) {
+            true => assert_eq!((found, reason), (precision, None)),
+            false => {
+                let (isa, reason) = (Isa::best(), reason.context("a reason")?);
                 assert!(
                     found == Precision::Exact
                         && reason.ends_with(&format!("on {isa} has no kernels for {}", precision.name()))
@@ -125,7 +137,7 @@ fn nothing_is_rounded_by_itself() -> TractResult<()> {
         let usual = answer(&Options::default())?;
         assert_eq!(usual, answer(&Options::default().with_precision(Precision::Exact))?);
         assert_eq!(usual, answer(&Options::default().with_precision(Precision::Bf16).with_exact_nodes(["*"]))?);
-        if Isa::best() == Isa::Amx {
+        if rounds(Precision::Bf16) {
             assert_ne!(usual, answer(&Options::default().with_precision(Precision::Bf16))?);
         }
     }
@@ -152,7 +164,7 @@ fn errors_are_those_of_rounded_operands() -> TractResult<()> {
         let scale = exact.iter().fold(0f64, |most, value| most.max(value.abs()));
         let least = if precision == Precision::Bf16 { 1e-4 } else { 1e-5 };
         // Operands of f16 have no more bits than that.
-        let rounds = Isa::best() == Isa::Amx && (dt, precision) != (DatumType::F16, Precision::F16);
+        let rounds = rounds(precision) && (dt, precision) != (DatumType::F16, Precision::F16);
         assert!(!rounds || most > least * scale, "{dt:?} in {}: {most} of {scale}", precision.name());
     }
     Ok(())
@@ -166,7 +178,7 @@ fn layers_stay_exact_for_a_reason() -> TractResult<()> {
         let kept = stage.of(loaded(&proto, &asked.clone().with_exact_nodes(["none", "head*"]))?)?;
         let found = precisions(&kept)?;
         assert_eq!(found[1], (Precision::Exact, Some("its name matches \"head*\"".to_string())), "{stage:?}");
-        assert!(found[0].0 == Precision::Bf16 || Isa::best() != Isa::Amx);
+        assert_eq!(found[0].0 == Precision::Bf16, rounds(Precision::Bf16));
         assert!(explained(&kept)?[1].to_string().contains("precision exact: its name matches \"head*\""));
         let knob = KnobScope::new([("TRACT_DECONV_EXACT_NODES", "head.*, other")])?;
         let kept = knob.enter(|| stage.of(loaded(&proto, &asked)?))?;
@@ -206,7 +218,8 @@ fn filters_and_sizes_of_the_run() -> TractResult<()> {
     let (x, w) = (random.tensor(DatumType::F32, &[1, 64, 20, 21]), random.tensor(DatumType::F32, &[64, 64, 3, 3]));
     let open: [Dim; 4] = ["N".into(), 64.into(), "H".into(), "W".into()];
     let of_filter = [sizes(&[64, 64, 3, 3]), vec![64.into(), 64.into(), "K".into(), 3.into()]];
-    let node = || Node::new("Conv").inputs(&["x", "w"]).output("y");
+    // Of stride 1, constant filters may be transformed for tiles of fewer products, and filters of the run not.
+    let node = || Node::new("Conv").inputs(&["x", "w"]).output("y").ints("strides", &[2, 2]);
     let given = |filter: &[Dim]| {
         Model::opset(13)
             .input("x", DatumType::F32, &open)

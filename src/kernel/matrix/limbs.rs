@@ -1,6 +1,6 @@
-//! Numbers as sums of limbs: bf16, which tile registers multiply.
+//! Numbers as sums of limbs: bf16, which tile registers multiply, and some CPUs' vectors.
 
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::{SIDE, depth, weights_of_side};
 use crate::precision::Precision;
 use tract_core::internal::DatumType;
@@ -76,6 +76,12 @@ impl Limbs {
         (most.min(2)..=most).contains(&self.source) && (1..=self.source).contains(&self.weights)
     }
 
+    /// Whether they are single limbs of numbers rounded to bf16.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    pub(super) fn are_rounded(self) -> bool {
+        self.precision == Precision::Bf16 && self.are_legal()
+    }
+
     /// Whether they are those of quads.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     pub(super) fn are_of_bytes(self) -> bool {
@@ -139,7 +145,7 @@ pub(crate) fn is_regular(bits: u32) -> bool {
 }
 
 /// Rounds numbers, as [`Precision::rounded`] does.
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(super) fn round(precision: Precision, numbers: &mut [f32]) {
     if precision == Precision::Exact {
         return;
@@ -148,7 +154,7 @@ pub(super) fn round(precision: Precision, numbers: &mut [f32]) {
 }
 
 /// Joins limbs of weights: see [`MatrixKernels::join`](super::MatrixKernels::join).
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(super) fn join(weights: &[u16], sides: usize, limbs: usize, to: &mut [f32]) {
     let (width, of_side) = (sides * SIDE, weights_of_side::<f32>());
     let limb_len = sides * of_side;

@@ -1,4 +1,5 @@
-//! Matrix products in tile registers (AMX): of f32, and of bytes, whose sums are exact.
+//! Matrix products in tile registers (AMX): of f32, and of bytes, whose sums are exact. Products of f32 rounded to bf16
+//! also in vectors.
 //!
 //! For f32, the unit multiplies bf16, which has 8 significant bits, and adds in f32. An f32 has 24
 //! significant bits, so it is exactly the sum of three bf16 limbs: high, middle and low.
@@ -21,6 +22,9 @@
 //! of infinity include NaN. [`is_regular`] tells for which numbers this makes no difference. Others
 //! must not be multiplied here.
 //!
+//! Some CPUs without tile registers multiply pairs of bf16 in vectors ([`dots`]), at twice the rate of f32. That pays for
+//! numbers rounded to bf16 only, which have a single limb.
+//!
 //! The unit also multiplies four bytes of data by four of weights, and adds in `i32`. A [`Quad`] holds them,
 //! and is a single limb.
 
@@ -30,6 +34,7 @@ mod planes;
 pub(super) use limbs::limbs_needed;
 pub(crate) use limbs::{LIMBS, Limbs, is_regular};
 pub(super) use planes::plane_kernels_of_f32;
+pub(crate) use planes::rounded_plane_kernels;
 pub(crate) use planes::{LIMBS_OF_PAIR, PAIRS_OF_STEP, PlaneKernels, transpose_sides};
 
 use crate::compute::{Compute, Quad, Working};
@@ -37,6 +42,8 @@ use crate::kernel::bounds::Bounds;
 use crate::kernel::extent::{product, reach, rounded_up};
 use crate::kernel::gemm_tile::Start;
 use crate::precision::Precision;
+use crate::simd::bf16;
+use crate::simd::isa::Isa;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::simd::tile_registers;
 
@@ -75,7 +82,7 @@ pub(crate) struct LimbSource<'a, T: Working> {
     pub data: &'a [T::Limb],
     /// Index of the first position's high limb at offset zero.
     pub base: usize,
-    /// Elements between the rows of a tile: positions, or pairs of planes.
+    /// Elements between the rows of a tile: [`depth`] between positions, any number between pairs of planes.
     pub step: usize,
     /// Elements from a limb of a number to its next limb.
     pub limb_stride: usize,
@@ -124,9 +131,9 @@ type Multiply<T> = unsafe fn(
     out_stride: usize,
 );
 
-/// The kernels that use tile registers.
+/// The kernels that use tile registers, or vectors that multiply pairs of bf16.
 ///
-/// A reference to one is proof that the CPU has tile registers and that this process may use them.
+/// A reference to one is proof that the CPU has them and that this process may use them.
 pub(crate) struct MatrixKernels<T: Working> {
     are_legal: fn(Limbs) -> bool,
     split: Split<T>,
@@ -211,7 +218,7 @@ impl<T: Compute> MatrixKernels<T> {
     ) {
         let Some(last) = count.checked_sub(1) else { return };
         assert!((1..=2).contains(&sides));
-        assert!((self.are_legal)(source.limbs));
+        assert!((self.are_legal)(source.limbs) && source.step == depth::<T>());
         let limbs_per_step = source.limbs.weights * sides * weights_of_side::<T>();
         assert!(source.steps.iter().all(|step| reach([(step.weights, 1), (limbs_per_step, 1)]) <= weights.len()));
         assert!(source.reach(rounded_up(count, POSITIONS_AT_ONCE)) <= source.data.len());
@@ -225,21 +232,28 @@ impl<T: Compute> MatrixKernels<T> {
     }
 }
 
-/// The kernels for f32, if there are any. This requests tile registers for the process.
+/// Whether this CPU has matrix products of operands in a precision: those of tile registers, or of vectors that multiply
+/// pairs of bf16.
+pub(crate) fn has_matrix_products(precision: Precision) -> bool {
+    let of_vectors = || Isa::ALL.iter().any(|isa| bf16::is_available(*isa));
+    Isa::Amx.is_available() || precision == Precision::Bf16 && of_vectors()
+}
+
+/// The kernels of tile registers for f32, if there are any. This requests tile registers for the process.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) fn kernels_of_f32() -> Option<&'static MatrixKernels<f32>> {
     static OF_F32: MatrixKernels<f32> = MatrixKernels {
         are_legal: Limbs::are_legal,
-        split: instructions::split,
-        split_weights: instructions::split_weights,
+        split: split::split,
+        split_weights: split::split_weights,
         join: limbs::join,
         round: limbs::round,
-        multiply: instructions::multiply,
+        multiply: amx::multiply,
     };
     tile_registers::are_permitted().then_some(&OF_F32)
 }
 
-/// The kernels for quads, if there are any. This requests tile registers for the process.
+/// The kernels of tile registers for quads, if there are any. This requests tile registers for the process.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) fn kernels_of_quads() -> Option<&'static MatrixKernels<Quad>> {
     static OF_QUADS: MatrixKernels<Quad> = MatrixKernels {
@@ -248,7 +262,7 @@ pub(crate) fn kernels_of_quads() -> Option<&'static MatrixKernels<Quad>> {
         split_weights: quads::split_weights,
         join: quads::join,
         round: |_, _| {},
-        multiply: instructions::multiply_quads,
+        multiply: amx::multiply_quads,
     };
     tile_registers::are_permitted().then_some(&OF_QUADS)
 }
@@ -263,10 +277,45 @@ pub(crate) fn kernels_of_quads() -> Option<&'static MatrixKernels<Quad>> {
     None
 }
 
+/// The kernels of an instruction set's vectors for numbers rounded to bf16, if this CPU has any.
+pub(crate) fn rounded_kernels(isa: Isa) -> Option<&'static MatrixKernels<f32>> {
+    #[cfg(target_arch = "x86_64")]
+    static AVX512: MatrixKernels<f32> = MatrixKernels {
+        are_legal: Limbs::are_rounded,
+        split: split::split,
+        split_weights: split::split_weights,
+        join: limbs::join,
+        round: limbs::round,
+        multiply: dots::avx512::multiply,
+    };
+    #[cfg(target_arch = "aarch64")]
+    static NEON: MatrixKernels<f32> = MatrixKernels {
+        are_legal: Limbs::are_rounded,
+        split: rounded::split,
+        split_weights: rounded::split_weights,
+        join: limbs::join,
+        round: limbs::round,
+        multiply: dots::neon::multiply,
+    };
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 if bf16::is_available(isa) => Some(&AVX512),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon if bf16::is_available(isa) => Some(&NEON),
+        _ => None,
+    }
+}
+
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod instructions;
+mod amx;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod dots;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod quads;
+#[cfg(target_arch = "aarch64")]
+mod rounded;
+#[cfg(target_arch = "x86_64")]
+mod split;
 
 #[cfg(test)]
 mod tests;

@@ -26,10 +26,11 @@ type Multiply<T> = unsafe fn(
     rows: &mut [&mut [T]],
 );
 
-/// The kernels that multiply planes in tile registers.
+/// The kernels that multiply planes in tile registers, or in vectors that multiply pairs of bf16.
 ///
-/// A reference to one is proof that the CPU has tile registers and that this process may use them.
+/// A reference to one is proof that the CPU has them and that this process may use them.
 pub(crate) struct PlaneKernels<T: Working> {
+    are_legal: fn(Limbs) -> bool,
     split: Split<T>,
     multiply: Multiply<T>,
 }
@@ -46,7 +47,7 @@ impl<T: Compute> PlaneKernels<T> {
     pub fn split(&self, from: [&[T]; 2], next: [&[T]; 2], to: &mut [T::Limb], limb_stride: usize, limbs: Limbs) -> u32 {
         let count = from[0].len();
         assert!(from[1].is_empty() || from[1].len() == count);
-        assert!(limbs.are_legal() && product([count, LIMBS_OF_PAIR]) <= limb_stride);
+        assert!((self.are_legal)(limbs) && product([count, LIMBS_OF_PAIR]) <= limb_stride);
         assert!(reach([(limbs.source - 1, limb_stride), (count, LIMBS_OF_PAIR)]) <= to.len());
         // SAFETY: these kernels exist only if the CPU has the instruction set. The assertions above
         // are the rest of the contract.
@@ -70,7 +71,7 @@ impl<T: Compute> PlaneKernels<T> {
     ) {
         let Some(count) = rows.first().map(|row| row.len()) else { return };
         let channels = rows.len();
-        assert!(channels <= 2 * SIDE && rows.iter().all(|row| row.len() == count) && source.limbs.are_legal());
+        assert!(channels <= 2 * SIDE && rows.iter().all(|row| row.len() == count) && (self.are_legal)(source.limbs));
         let limbs_per_step = source.limbs.weights * channels.div_ceil(SIDE) * weights_of_side::<T>();
         assert!(source.steps.iter().all(|step| reach([(step.weights, 1), (limbs_per_step, 1)]) <= weights.len()));
         assert!(source.reach_of_planes(rounded_up(count, POSITIONS_AT_ONCE)) <= source.data.len());
@@ -112,15 +113,38 @@ pub(crate) fn transpose_sides<T: Copy>(weights: &mut [T]) {
     }
 }
 
-/// The kernels for f32, if there are any. This requests tile registers for the process.
+/// The kernels of tile registers for f32, if there are any. This requests tile registers for the process.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) fn plane_kernels_of_f32() -> Option<&'static PlaneKernels<f32>> {
     static OF_F32: PlaneKernels<f32> =
-        PlaneKernels { split: instructions::split_planes, multiply: instructions::multiply_planes };
+        PlaneKernels { are_legal: Limbs::are_legal, split: split::split_planes, multiply: amx::multiply_planes };
     tile_registers::are_permitted().then_some(&OF_F32)
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 pub(crate) fn plane_kernels_of_f32() -> Option<&'static PlaneKernels<f32>> {
     None
+}
+
+/// The kernels of an instruction set's vectors for numbers rounded to bf16, if this CPU has any.
+pub(crate) fn rounded_plane_kernels(isa: Isa) -> Option<&'static PlaneKernels<f32>> {
+    #[cfg(target_arch = "x86_64")]
+    static AVX512: PlaneKernels<f32> = PlaneKernels {
+        are_legal: Limbs::are_rounded,
+        split: split::split_planes,
+        multiply: dots::avx512::multiply_planes,
+    };
+    #[cfg(target_arch = "aarch64")]
+    static NEON: PlaneKernels<f32> = PlaneKernels {
+        are_legal: Limbs::are_rounded,
+        split: rounded::split_planes,
+        multiply: dots::neon::multiply_planes,
+    };
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 if bf16::is_available(isa) => Some(&AVX512),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon if bf16::is_available(isa) => Some(&NEON),
+        _ => None,
+    }
 }
