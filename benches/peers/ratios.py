@@ -6,7 +6,9 @@ import statistics
 NCX = "plugin on NCX"
 # The plugin without its forward convolutions, in whole models.
 DECONV = "deconv"
-NAMES = {"plugin": "tract + plugin", DECONV: "tract + deconv only", "stock": "tract", "onnxruntime": "onnxruntime",
+# The plugin with operands rounded to bf16, and with the model turned to f16.
+ROUNDED = ("plugin-bf16", "plugin-f16")
+NAMES = {"plugin": "tract + plugin", "plugin-bf16": "plugin in bf16", "plugin-f16": "plugin, f16 model", DECONV: "tract + deconv only", "stock": "tract", "onnxruntime": "onnxruntime",
          "openvino": "OpenVINO f32", "openvino-bf16": "OpenVINO bf16", "mnn": "MNN",
          "ncnn": "ncnn", "onednn": "oneDNN"}
 
@@ -31,7 +33,7 @@ def subject_of(results):
 
 def rivals(result, subject):
     """Returns the other engines with right results, fastest first."""
-    times = {label: median_us(engine) for label, engine in result["engines"].items() if label not in (subject, NCX, DECONV)}
+    times = {label: median_us(engine) for label, engine in result["engines"].items() if label not in (subject, NCX, DECONV, *ROUNDED)}
     return sorted((label for label, time in times.items() if time), key=times.get)
 
 

@@ -16,7 +16,7 @@ from ratios import (DECONV, NAMES, NCX, figure, geometric_mean, median_us, micro
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
-COLOURS = {"plugin": "#0072b2", DECONV: "#56b4e9", "stock": "#8c8c8c", "onnxruntime": "#e69f00", "openvino": "#009e73", "openvino-bf16": "#00594a", "mnn": "#cc79a7",
+COLOURS = {"plugin": "#0072b2", "plugin-bf16": "#003f66", "plugin-f16": "#4d9fd6", DECONV: "#56b4e9", "stock": "#8c8c8c", "onnxruntime": "#e69f00", "openvino": "#009e73", "openvino-bf16": "#00594a", "mnn": "#cc79a7",
            "ncnn": "#d55e00", "onednn": "#b8a600"}
 GROUPS = {"listed": "Listed shapes", "unlisted": "Unlisted shapes", "forward": "Forward convolutions", "models": "Whole models",
           "files": "Models from files", "random": "Rows drawn at random", "floor": "Cost of a call"}

@@ -27,8 +27,8 @@ from worker import EngineError, Worker
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 TRACT, PEERS = ("plugin", "deconv", "stock"), ("onnxruntime", "openvino", "mnn", "ncnn", "onednn")
-# Only if it is asked for, as it rounds operands.
-ROUNDING = ("openvino-bf16",)
+# Only if they are asked for, as they round operands, or a whole model to f16.
+ROUNDED_PLUGIN, ROUNDING = ratios.ROUNDED, ("openvino-bf16",)
 # A slower mode of an engine, which is used where the answer of the fast one is wrong.
 EXACT = {"mnn": "mnn-exact"}
 # Engines whose number of threads is the number of CPUs that their process finds when it starts.
@@ -67,7 +67,7 @@ class Bench:
         worker = self.workers.get(label)
         if worker is None or not worker.alive():
             command = [sys.executable, HERE / "peer.py", engine]
-            if engine in TRACT:
+            if engine in (*TRACT, *ROUNDED_PLUGIN):
                 command = [self.runner, "serve", engine]
             cpus = self.arguments.cpus
             if engine in THREADS_BY_CPUS:
@@ -281,8 +281,9 @@ def parse_arguments():
     parser.add_argument("--out", default=HERE / "out", type=Path, help="folder of the results (benches/peers/out)")
     arguments = parser.parse_args()
     for engine in arguments.engines:
-        if engine not in (*TRACT, *PEERS, *ROUNDING):
-            parser.error(f"engine={engine}, expected one of {', '.join((*TRACT, *PEERS, *ROUNDING))}")
+        known = (*TRACT, *ROUNDED_PLUGIN, *PEERS, *ROUNDING)
+        if engine not in known:
+            parser.error(f"engine={engine}, expected one of {', '.join(known)}")
     return arguments
 
 

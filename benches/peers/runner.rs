@@ -1,5 +1,6 @@
 //! The Rust side of `run.py`, started as `serve ENGINE`. It holds one loaded model and times it on
-//! request, so that the driver can alternate between engines.
+//! request, so that the driver can alternate between engines. The engine `plugin-bf16` rounds
+//! operands to bf16, and `ENGINE-f16` turns the model to f16 by tract's transform.
 //!
 //! `peer.py` speaks the same protocol for the other runtimes. Standard input has one command per
 //! line. Standard output has one answer per line (`ok …` or `error …`):
@@ -21,7 +22,8 @@ use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
 use ndarray_npy::{read_npy, write_npy};
-use tract_deconv::{WithConv, WithDeconv};
+use tract_core::transform::get_transform;
+use tract_deconv::{Options, Precision, WithConv, WithDeconv, WithDeconvOptions};
 use tract_onnx::model::Onnx;
 use tract_onnx::prelude::multithread::{Executor, set_default_executor};
 use tract_onnx::prelude::*;
@@ -36,7 +38,7 @@ fn main() -> TractResult<()> {
         eprintln!("this bench is driven by benches/peers/run.py");
         return Ok(());
     };
-    let mut runner = Runner { engine, inputs: tvec![], state: None };
+    let mut runner = Runner { engine, inputs: tvec![], types: tvec![], state: None };
     let mut answers = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
         match runner.command(&line?) {
@@ -51,6 +53,8 @@ fn main() -> TractResult<()> {
 struct Runner {
     engine: String,
     inputs: TVec<TValue>,
+    /// The types of the model's inputs.
+    types: TVec<DatumType>,
     state: Option<Box<dyn State>>,
 }
 
@@ -105,13 +109,29 @@ impl Runner {
         // Programs set tract's threads in this way. Every plan then uses the default executor.
         set_default_executor(if threads > 1 { Executor::multithread(threads) } else { Executor::SingleThread });
         let start = Instant::now();
-        let plan = framework(&self.engine)?.model_for_path(path)?.into_optimized()?.into_runnable()?;
-        self.state = Some(Runnable::spawn(&plan)?);
+        let (engine, is_f16) = match self.engine.strip_suffix("-f16") {
+            Some(engine) => (engine, true),
+            None => (&*self.engine, false),
+        };
+        let mut model = framework(engine)?.model_for_path(path)?.into_typed()?;
+        if is_f16 {
+            get_transform("f32_to_f16")?.context("tract has the transform")?.transform(&mut model)?;
+        }
+        let model = model.into_optimized()?;
+        // Inputs of a model in f16 are f16 as well.
+        let types = model.input_outlets()?.iter().map(|input| Ok(model.outlet_fact(*input)?.datum_type));
+        self.types = types.collect::<TractResult<_>>()?;
+        self.state = Some(Runnable::spawn(&model.into_runnable()?)?);
         Ok(start.elapsed().as_nanos().to_string())
     }
 
     fn run(&mut self) -> TractResult<TVec<TValue>> {
-        self.state.as_mut().context("run: no model, load one first")?.run(self.inputs.clone())
+        let inputs = self.inputs.iter().zip(&self.types).map(|(input, of)| match input.datum_type() == *of {
+            true => Ok(input.clone()),
+            false => Ok(input.cast_to_dt(*of)?.into_owned().into_tvalue()),
+        });
+        let inputs = inputs.collect::<TractResult<_>>()?;
+        self.state.as_mut().context("run: no model, load one first")?.run(inputs)
     }
 }
 
@@ -119,6 +139,10 @@ fn framework(engine: &str) -> TractResult<Onnx> {
     match engine {
         "stock" => Ok(tract_onnx::onnx()),
         "plugin" => Ok(tract_onnx::onnx().with_deconv().with_conv()),
+        "plugin-bf16" => {
+            let rounded = Options::default().with_precision(Precision::Bf16);
+            tract_onnx::onnx().with_deconv().with_conv().with_deconv_options(&rounded)
+        }
         "deconv" => Ok(tract_onnx::onnx().with_deconv()),
         _ => bail!("engine={engine}, not built in"),
     }

@@ -125,6 +125,14 @@ fn products_are_right_and_stay_inside() {
     }
 }
 
+/// Whether sums of products of bf16 are rounded to odd: to a neighbour that need not be the nearest.
+#[cfg(target_os = "linux")]
+const ROUNDS_TO_ODD: bool = cfg!(target_arch = "aarch64");
+
+/// The largest error of a sum, over the sum of its products' magnitudes.
+#[cfg(target_os = "linux")]
+const MOST_ERROR: f64 = if ROUNDS_TO_ODD { 3e-7 } else { 1.5e-7 };
+
 /// The way of numbers rounded to bf16.
 #[cfg(target_os = "linux")]
 const ROUNDED: (Limbs, [Precision; 2]) = WAYS[6];
@@ -228,7 +236,7 @@ fn products_of_limbs_are_right_and_stay_inside(kernels: &MatrixKernels<f32>, lim
                     // The product of two low limbs of f16.
                     let left_out = if limbs.precision == Precision::F16 { 2f64.powi(-16) } else { 0.0 };
                     assert!(
-                        error < 1.5e-7 + left_out,
+                        error < MOST_ERROR + left_out,
                         "{got} for {sum}, {count} positions, {sides} sides, {steps} steps, {limbs:?}"
                     );
                     errors[0] = errors[0].max(error);
@@ -237,7 +245,7 @@ fn products_of_limbs_are_right_and_stay_inside(kernels: &MatrixKernels<f32>, lim
             }
         }
     }
-    let exact = limbs.precision != Precision::F16;
+    let exact = limbs.precision != Precision::F16 && !ROUNDS_TO_ODD;
     assert!(!exact || errors[0] <= errors[1], "errors of {errors:?}: limbs are to be no worse than f32");
     let _ = writeln!(std::io::stderr(), "products of {limbs:?}: error {:.1e}, of f32 {:.1e}", errors[0], errors[1]);
 }
@@ -337,7 +345,7 @@ fn products_of_planes_of_limbs(
                 let error = (*got as f64 - sum).abs() / all.max(1e-20);
                 let left_out = if limbs.precision == Precision::F16 { 2f64.powi(-16) } else { 0.0 };
                 assert!(
-                    error < 1.5e-7 + left_out,
+                    error < MOST_ERROR + left_out,
                     "{got} for {sum}: {channels} channels, {count} positions, {steps} steps of {inputs}, {limbs:?}"
                 );
             }
