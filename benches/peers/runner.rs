@@ -38,7 +38,7 @@ fn main() -> TractResult<()> {
         eprintln!("this bench is driven by benches/peers/run.py");
         return Ok(());
     };
-    let mut runner = Runner { engine, inputs: tvec![], types: tvec![], state: None };
+    let mut runner = Runner { engine, inputs: tvec![], given: tvec![], state: None };
     let mut answers = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
         match runner.command(&line?) {
@@ -53,8 +53,8 @@ fn main() -> TractResult<()> {
 struct Runner {
     engine: String,
     inputs: TVec<TValue>,
-    /// The types of the model's inputs.
-    types: TVec<DatumType>,
+    /// The inputs in the types of the model's.
+    given: TVec<TValue>,
     state: Option<Box<dyn State>>,
 }
 
@@ -119,19 +119,18 @@ impl Runner {
         }
         let model = model.into_optimized()?;
         // Inputs of a model in f16 are f16 as well.
-        let types = model.input_outlets()?.iter().map(|input| Ok(model.outlet_fact(*input)?.datum_type));
-        self.types = types.collect::<TractResult<_>>()?;
+        let facts = model.input_outlets()?.iter().map(|input| model.outlet_fact(*input));
+        let given = self.inputs.iter().zip(facts).map(|(input, fact)| match fact?.datum_type {
+            of if of == input.datum_type() => Ok(input.clone()),
+            of => Ok(input.cast_to_dt(of)?.into_owned().into_tvalue()),
+        });
+        self.given = given.collect::<TractResult<_>>()?;
         self.state = Some(Runnable::spawn(&model.into_runnable()?)?);
         Ok(start.elapsed().as_nanos().to_string())
     }
 
     fn run(&mut self) -> TractResult<TVec<TValue>> {
-        let inputs = self.inputs.iter().zip(&self.types).map(|(input, of)| match input.datum_type() == *of {
-            true => Ok(input.clone()),
-            false => Ok(input.cast_to_dt(*of)?.into_owned().into_tvalue()),
-        });
-        let inputs = inputs.collect::<TractResult<_>>()?;
-        self.state.as_mut().context("run: no model, load one first")?.run(inputs)
+        self.state.as_mut().context("run: no model, load one first")?.run(self.given.clone())
     }
 }
 

@@ -102,12 +102,12 @@ impl<E: Element> ElementWise<'_, E> {
 /// of each. Data is channels-first.
 ///
 /// `axes` are the axes of a plane, outermost first.
-pub(crate) fn pool<T: Compute>(
-    kernels: &'static Kernels<T>,
+pub(crate) fn pool<E: Element>(
+    kernels: &'static Kernels<E::Compute>,
     axes: &[PoolAxis],
-    factors: Option<&[T]>,
-    from: &[T],
-    to: &mut [T],
+    factors: Option<&[E::Compute]>,
+    from: &[E],
+    to: &mut [E],
 ) -> TractResult<()> {
     // The axes of no plane at all may have more positions than can be counted.
     if to.is_empty() {
@@ -123,12 +123,25 @@ pub(crate) fn pool<T: Compute>(
     parallel(&mut tasks, cost, &|(task, part)| {
         let inner = |ax: usize| axes[ax + 1..].iter().map(|axis| axis.input).product();
         let mut rows = (0..axes.len() - 1).map(|ax| zeros("pooled row", inner(ax))).collect::<TractResult<Vec<_>>>()?;
-        let mut rows: Vec<&mut [T]> = rows.iter_mut().map(|row| &mut row[..]).collect();
-        for (i, to) in part.chunks_mut(written).enumerate() {
-            let from = &from[(*task * planes_per_task + i) * read..][..read];
+        let mut rows: Vec<&mut [E::Compute]> = rows.iter_mut().map(|row| &mut row[..]).collect();
+        let mut pooled = |from: &[E::Compute], to: &mut [E::Compute]| {
             kernels.pool(factors.is_some(), axes, from, to, &mut rows);
             if let Some(factors) = factors {
-                to.iter_mut().zip(factors).for_each(|(to, factor)| *to = T::ZERO.mul_add(*to, *factor));
+                to.iter_mut().zip(factors).for_each(|(to, factor)| *to = E::Compute::ZERO.mul_add(*to, *factor));
+            }
+        };
+        // A plane and its results, if they are widened.
+        let widened = |len: usize| zeros("widened plane", if E::as_compute(from).is_some() { 0 } else { len });
+        let (mut wide, mut results) = (widened(read)?, widened(written)?);
+        for (i, to) in part.chunks_mut(written).enumerate() {
+            let from = &from[(*task * planes_per_task + i) * read..][..read];
+            match (E::as_compute(from), E::as_compute_mut(to)) {
+                (Some(from), Some(to)) => pooled(from, to),
+                _ => {
+                    E::widen_slice(from, &mut wide);
+                    pooled(&wide, &mut results);
+                    E::narrow_slice(&results, to);
+                }
             }
         }
         Ok(())

@@ -145,7 +145,7 @@ fn faster(
         }
         _ => None,
     };
-    if let Some(pool) = pool.filter(|_| input.datum_type != DatumType::F16 && is_float(input.datum_type)) {
+    if let Some(pool) = pool.filter(|_| is_float(input.datum_type)) {
         // An error means a pool that the kernel can't compute.
         let op = BetweenLayers::new(vec![Pass::SumPool(Box::new(pool))], DataFormat::Ncx, options);
         return Ok(op.ok().map(|op| (Box::new(op) as _, outlet)));

@@ -118,7 +118,7 @@ impl BetweenLayers {
         self.limit.check_output(&output, value.datum_type())?;
         let factors = if sum.is_some() { axes.iter().fold(1, |n, axis| axis.output.saturating_mul(n)) } else { 0 };
         let factors = factors.saturating_mul(size_of::<E::Compute>());
-        self.limit.check_working(pool_working_bytes(&axes, value.datum_type()).saturating_add(factors))?;
+        self.limit.check_working(pool_working_bytes::<E>(&axes).saturating_add(factors))?;
         let factors = sum.map(|sum| factors_of_windows::<E::Compute>(sum, &axes)).transpose()?;
         #[expect(unsafe_code, reason = "an output is written once, not cleared before")]
         // SAFETY: `output_tensor` returns uninitialised elements. Their type is a number's, as
@@ -127,9 +127,8 @@ impl BetweenLayers {
         let mut to = unsafe { memory::output_tensor("pool", value.datum_type(), &output)? };
         let from = value.try_as_plain_ram()?;
         let mut view = to.try_as_plain_ram_mut()?;
-        let operands = E::as_compute(from.as_slice::<E>()?).zip(E::as_compute_mut(view.as_slice_mut::<E>()?));
-        let (from, to_slice) = operands.context("pool: floats of 32 or 64 bits are needed")?;
-        pool(E::Compute::kernels(self.isa), &axes, factors.as_deref(), from, to_slice)?;
+        let (from, results) = (from.as_slice::<E>()?, view.as_slice_mut::<E>()?);
+        pool(E::Compute::kernels(self.isa), &axes, factors.as_deref(), from, results)?;
         Ok(to)
     }
 
@@ -250,10 +249,17 @@ fn pads(pool: &PoolSpec, rank: usize) -> [&[usize]; 2] {
     }
 }
 
-/// Returns the size of a thread's scratch: one row of each axis but the last.
-fn pool_working_bytes(axes: &[PoolAxis], datum_type: DatumType) -> usize {
-    let inner = |ax: usize| axes[ax + 1..].iter().fold(datum_type.size_of(), |n, axis| n.saturating_mul(axis.input));
-    (0..axes.len().saturating_sub(1)).map(inner).fold(0, usize::saturating_add)
+/// Returns the size of a thread's scratch: one row of each axis but the last, and a plane and its results if they are
+/// widened.
+fn pool_working_bytes<E: Element>(axes: &[PoolAxis]) -> usize {
+    let bytes = |sizes: &mut dyn Iterator<Item = usize>| sizes.fold(size_of::<E::Compute>(), usize::saturating_mul);
+    let inner = |ax: usize| bytes(&mut axes[ax + 1..].iter().map(|axis| axis.input));
+    let rows = (0..axes.len().saturating_sub(1)).map(inner).fold(0, usize::saturating_add);
+    if E::as_compute(&[]).is_some() {
+        return rows;
+    }
+    let planes = [bytes(&mut axes.iter().map(|axis| axis.input)), bytes(&mut axes.iter().map(|axis| axis.output))];
+    planes.into_iter().fold(rows, usize::saturating_add)
 }
 
 /// Returns what the sum of each window of a plane is multiplied by.

@@ -139,8 +139,7 @@ impl FoundPasses {
             _ => None,
         };
         if let Some(pool) = pool {
-            let wide = fact.datum_type != DatumType::F16;
-            if !(wide && pool.rank() + 2 == fact.rank() && check_pool(pool, data_format).is_ok()) {
+            if pool.rank() + 2 != fact.rank() || check_pool(pool, data_format).is_err() {
                 return Ok(None);
             }
             self.passes.push(Pass::MaxPool(Box::new(pool.clone())));

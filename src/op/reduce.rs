@@ -28,7 +28,7 @@ const FOUR_ELEMENTS: u64 = 4;
 /// What is computed of each column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Reduction {
-    /// The sum, of f32 or f64.
+    /// The sum, of f16, f32 or f64. That of f16 is made in f32.
     Sum,
     /// The largest or smallest value, of f16, f32 or f64.
     Extreme { largest: bool },
@@ -58,10 +58,10 @@ impl OptReduce {
         let axes = neighbours(&op.axes, input.rank())?;
         let dt = input.datum_type;
         let (reduction, slow) = match op.reducer {
-            // tract adds whole rows of f32 in the first case, and contiguous values in the second.
-            Reducer::Sum if matches!(dt, DatumType::F32 | DatumType::F64) => {
+            // tract adds whole rows of f32 in the first case, and contiguous values in the second, but for f16.
+            Reducer::Sum => {
                 let fast = axes.start == 0 && dt == DatumType::F32 || axes.start + 1 == input.rank();
-                (Reduction::Sum, !fast)
+                (Reduction::Sum, !fast || dt == DatumType::F16)
             }
             Reducer::ArgMax(last) => (Reduction::Position { largest: true, last }, true),
             Reducer::ArgMin(last) => (Reduction::Position { largest: false, last }, true),
@@ -139,24 +139,42 @@ impl OptReduce {
         })
     }
 
-    fn sum<T: Element<Compute = T> + Compute + Dispatch>(&self, input: &Tensor) -> TractResult<Tensor> {
+    fn sum<E: Element>(&self, input: &Tensor) -> TractResult<Tensor> {
         let [_, length, inner] = self.sizes(input.shape())?;
-        let kernels = T::kernels(self.isa);
+        let kernels = E::Compute::kernels(self.isa);
         let ram = input.try_as_plain_ram()?;
-        let from = ram.as_slice::<T>()?;
-        self.output::<T>(input.shape(), |plane, first, to| {
+        let from = ram.as_slice::<E>()?;
+        self.output::<E>(input.shape(), |plane, first, to| {
             let from = &from[plane * length * inner..][..length * inner];
+            let zeros = [E::Compute::ZERO; COLUMNS];
+            let (mut wide, mut block, mut sums) = (zeros, zeros, zeros);
             if inner == 1 {
-                to[0] = sum_of_run(from);
+                let widened_sum = |run: &[E]| {
+                    E::widen_slice(run, &mut wide[..run.len()]);
+                    sum_of_run(&wide[..run.len()])
+                };
+                to[0] = E::narrow(match E::as_compute(from) {
+                    Some(from) => sum_of_run(from),
+                    None => from.chunks(COLUMNS).map(widened_sum).fold(E::Compute::ZERO, Compute::plus),
+                });
                 return;
             }
-            let mut block = [T::ZERO; COLUMNS];
-            let block = &mut block[..to.len()];
+            let columns = to.len();
+            let (block, sums) = (&mut block[..columns], &mut sums[..columns]);
             for from in from.chunks(ROWS * inner) {
-                block.fill(T::ZERO);
-                from.chunks_exact(inner).for_each(|row| kernels.add(&row[first..][..block.len()], block));
-                kernels.add(block, to);
+                block.fill(E::Compute::ZERO);
+                for row in from.chunks_exact(inner).map(|row| &row[first..][..columns]) {
+                    match E::as_compute(row) {
+                        Some(row) => kernels.add(row, block),
+                        None => {
+                            E::widen_slice(row, &mut wide[..columns]);
+                            kernels.add(&wide[..columns], block);
+                        }
+                    }
+                }
+                kernels.add(block, sums);
             }
+            E::narrow_slice(sums, to);
         })
     }
 
@@ -251,6 +269,7 @@ impl EvalOp for OptReduce {
     fn eval(&self, _ctx: &EvalContext, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let input = args_1!(inputs);
         let output = match (self.reduction, input.datum_type()) {
+            (Reduction::Sum, DatumType::F16) if F16 => self.sum::<f16>(&input)?,
             (Reduction::Sum, DatumType::F32) => self.sum::<f32>(&input)?,
             (Reduction::Sum, DatumType::F64) if F64 => self.sum::<f64>(&input)?,
             (Reduction::Extreme { largest }, DatumType::F16) if F16 => {

@@ -837,7 +837,7 @@ fn windows_are_pooled_between_layers() -> TractResult<()> {
         (&[77], |n| n.ints("kernel_shape", &[5]).ints("strides", &[2]).string("auto_pad", "SAME_UPPER")),
         (&[6, 8, 10], |n| n.ints("kernel_shape", &[2, 2, 2]).ints("strides", &[2, 2, 2])),
     ];
-    for dt in [DatumType::F32, DatumType::F64] {
+    for dt in [DatumType::F16, DatumType::F32, DatumType::F64] {
         for (spatial, change) in pools {
             let proto = headed(dt, spatial, |model| {
                 let (model, out) = unary("MaxPool", change)(model, "x");
