@@ -350,9 +350,9 @@ pub use frontend::{WithConv, WithDeconv, WithLeniency};
 pub use layer::Layer;
 pub use load::{load, load_with};
 pub use op::{
-    BetweenLayers, ByteSum, ByteTable, Dialect, GroupedDeconv, If, OptDynamicQuantise, OptFourier, OptGroupedDeconv,
-    OptIf, OptNormalise, OptQuantise, OptQuantisedDeconv, OptReduce, OptResize, OptSoftmax, OptTranspose, Pass,
-    QuantisedDeconv,
+    BetweenLayers, ByteSum, ByteTable, Dialect, GroupedDeconv, If, OptDynamicQuantise, OptF16Arithmetic, OptFourier,
+    OptGroupedDeconv, OptIf, OptNormalise, OptQuantise, OptQuantisedDeconv, OptReduce, OptResize, OptSoftmax,
+    OptTranspose, Pass, QuantisedDeconv,
 };
 pub use options::{Options, WithDeconvOptions};
 pub use output::epilogue::Step;

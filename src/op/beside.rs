@@ -2,8 +2,8 @@
 
 use super::normalise::FoundNormalisation;
 use super::{
-    BetweenLayers, ByteSum, ByteTable, If, OptFourier, OptGroupedDeconv, OptNormalise, OptQuantise, OptQuantisedDeconv,
-    OptReduce, OptResize, OptSoftmax, OptTranspose, Pass,
+    BetweenLayers, ByteSum, ByteTable, If, OptF16Arithmetic, OptFourier, OptGroupedDeconv, OptNormalise, OptQuantise,
+    OptQuantisedDeconv, OptReduce, OptResize, OptSoftmax, OptTranspose, Pass,
 };
 use crate::element::is_float;
 use crate::plan::PlanOptions;
@@ -138,6 +138,10 @@ fn faster(
     if let Some(op) = node.op_as::<IfThenElse>() {
         return Ok(Some((Box::new(If::of(op.clone())?.optimised()?), outlet)));
     }
+    if let Some(op) = node.op_as::<TypedBinOp>() {
+        let op = OptF16Arithmetic::of(op, &model.node_input_facts(node.id)?, options);
+        return Ok(op.map(|op| (Box::new(op) as _, outlet)));
+    }
     let pool = match (node.op_as::<SumPool>(), node.op_as::<OptSumPool>()) {
         (Some(pool), _) => Some(pool.clone()),
         (_, Some(OptSumPool { pool_spec, count_include_pad, normalize, .. })) => {
@@ -178,6 +182,7 @@ fn is_passed(node: &TypedNode) -> bool {
         || node.op_is::<BetweenLayers>()
         || node.op_is::<ElementWiseOp>()
         || node.op_is::<TypedBinOp>()
+        || node.op_is::<OptF16Arithmetic>()
         || node.op_is::<OptBinByScalar>()
         || node.op_is::<OptBinUnicast>()
         || node.op_is::<OptBinChain>()

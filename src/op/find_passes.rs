@@ -4,7 +4,7 @@ use crate::activation::Activation;
 use crate::element::is_float;
 use crate::fuse::{affine_of, scalar};
 use crate::op::between::{BetweenLayers, Pass, check_pool};
-use crate::op::{OptResize, OptTranspose};
+use crate::op::{OptF16Arithmetic, OptResize, OptTranspose};
 use crate::output::epilogue::Step;
 use crate::plan::PlanOptions;
 use crate::spec::{DataFormat, DeconvSpec};
@@ -116,6 +116,8 @@ fn arithmetic(node: &TypedNode) -> Option<TVec<(&dyn BinMiniOp, OutletId)>> {
         tvec!(&*op.binop)
     } else if let Some(op) = node.op_as::<TypedBinOp>() {
         tvec!(&*op.0)
+    } else if let Some(op) = node.op_as::<OptF16Arithmetic>() {
+        tvec!(op.operation())
     } else {
         node.op_as::<OptBinChain>()?.steps.iter().map(|step| &*step.binop).collect()
     };

@@ -8,6 +8,7 @@ mod columns;
 mod concat;
 mod condition;
 mod dynamic_filter;
+mod f16_arithmetic;
 mod find_passes;
 mod formats;
 mod fourier;
@@ -27,6 +28,7 @@ mod transpose;
 pub use between::{BetweenLayers, Pass};
 pub use condition::{EvalNode, If, IfState, OptIf};
 pub(crate) use dynamic_filter::{DynamicFilterDeconv, SpecOfFilter};
+pub use f16_arithmetic::OptF16Arithmetic;
 pub use fourier::OptFourier;
 #[doc(hidden)]
 pub use integer_sums::{IntegerSums, with_elements_of};
@@ -75,6 +77,7 @@ pub fn is_of_plugin(op: &dyn TypedOp) -> bool {
         GroupedDeconv,
         If,
         OptDynamicQuantise,
+        OptF16Arithmetic,
         OptFourier,
         OptGroupedDeconv,
         OptIf,

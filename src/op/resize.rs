@@ -1,7 +1,8 @@
 //! Resizing of axes: linear interpolation and nearest neighbours.
 
 use super::axes::product;
-use crate::kernel::{Dispatch, Kernels, TwoTaps, narrow, widen};
+use super::shared;
+use crate::kernel::{Dispatch, Kernels, TwoTaps};
 use crate::memory::{self, collected, zeros};
 use crate::parallel::{parallel, threads};
 use crate::plan::{MemoryLimit, PlanOptions};
@@ -197,9 +198,9 @@ impl OptResize {
         if !half {
             return Ok(self.resized(input, &output, &scales, &resized)?.into_tvalue());
         }
-        let wide = converted(input, DatumType::F32)?;
+        let wide = shared::converted("resize", input, DatumType::F32)?;
         let wide = self.resized(&wide, &output, &scales, &resized)?;
-        Ok(converted(&wide, DatumType::F16)?.into_tvalue())
+        Ok(shared::converted("resize", &wide, DatumType::F16)?.into_tvalue())
     }
 
     /// Resizes some axes of a tensor of f32, of which there is at least one.
@@ -237,21 +238,6 @@ impl OptResize {
         }
         value.context("resize: no axis is resized")
     }
-}
-
-/// Converts a tensor of f16 to f32, or one of f32 to f16.
-fn converted(from: &Tensor, to: DatumType) -> TractResult<Tensor> {
-    ensure!(matches!(to, DatumType::F16 | DatumType::F32), "resize: datum_type={to:?}, floats are converted");
-    #[expect(unsafe_code, reason = "an output is written once, not cleared before")]
-    // SAFETY: `output_tensor` returns uninitialised elements of a number type. `widen` and `narrow` write all of
-    // them. If `from` has another type, the tensor is dropped without a read.
-    let mut tensor = unsafe { memory::output_tensor("resize", to, from.shape())? };
-    let (ram, mut view) = (from.try_as_plain_ram()?, tensor.try_as_plain_ram_mut()?);
-    match to {
-        DatumType::F32 => widen(ram.as_slice::<f16>()?, view.as_slice_mut::<f32>()?),
-        _ => narrow(ram.as_slice::<f32>()?, view.as_slice_mut::<f16>()?),
-    }
-    Ok(tensor)
 }
 
 /// Returns the most bytes of the taps and of a thread's resized rows.

@@ -5,7 +5,7 @@ use crate::cache::PlanCache;
 use crate::compute::Compute;
 use crate::element::{Element, dispatch_element};
 use crate::integers;
-use crate::kernel::Dispatch;
+use crate::kernel::{Dispatch, narrow, widen};
 use crate::layer::joint_shape;
 use crate::layout::filter::PackedFilter;
 use crate::memory;
@@ -16,6 +16,24 @@ use crate::simd::isa::Isa;
 use crate::spec::list;
 use crate::spec::{DataFormat, DeconvSpec, Direction, OutputShape, Padding, Problem};
 use tract_core::internal::*;
+
+/// Converts a tensor of f16 to f32, or one of f32 to f16.
+///
+/// # Errors
+/// The types are others, or there is no memory.
+pub(super) fn converted(what: &str, from: &Tensor, to: DatumType) -> TractResult<Tensor> {
+    ensure!(matches!(to, DatumType::F16 | DatumType::F32), "{what}: datum_type={to:?}, f16 and f32 are converted");
+    #[expect(unsafe_code, reason = "an output is written once, not cleared before")]
+    // SAFETY: `output_tensor` returns uninitialised elements of a number type. `widen` and `narrow` write all of
+    // them. If `from` has another type, the tensor is dropped without a read.
+    let mut tensor = unsafe { memory::output_tensor(what, to, from.shape())? };
+    let (ram, mut view) = (from.try_as_plain_ram()?, tensor.try_as_plain_ram_mut()?);
+    match to {
+        DatumType::F32 => widen(ram.as_slice::<f16>()?, view.as_slice_mut::<f32>()?),
+        _ => narrow(ram.as_slice::<f32>()?, view.as_slice_mut::<f16>()?),
+    }
+    Ok(tensor)
+}
 
 /// The arguments of one run of either op.
 pub(super) struct Run<'a> {

@@ -7,10 +7,10 @@ use tract_deconv::rewrite::Replace;
 use tract_deconv::to_tract::{KeptFromTract, ToTract};
 use tract_deconv::{
     Activation, BetweenLayers, ByteSum, ByteTable, DataFormat, DeconvSpec, Dialect, Direction, Explanation,
-    FilterFormat, GroupedDeconv, If, Layer, LeftToTract, Machine, Measured, OptDynamicQuantise, OptFourier,
-    OptGroupedDeconv, OptIf, OptNormalise, OptQuantise, OptQuantisedDeconv, OptReduce, OptResize, OptSoftmax,
-    OptTranspose, Options, OutputShape, Padding, Pass, Plan, PlanOptions, Precision, QuantisedDeconv, Side, Step,
-    Strategy, Tuning,
+    FilterFormat, GroupedDeconv, If, Layer, LeftToTract, Machine, Measured, OptDynamicQuantise, OptF16Arithmetic,
+    OptFourier, OptGroupedDeconv, OptIf, OptNormalise, OptQuantise, OptQuantisedDeconv, OptReduce, OptResize,
+    OptSoftmax, OptTranspose, Options, OutputShape, Padding, Pass, Plan, PlanOptions, Precision, QuantisedDeconv, Side,
+    Step, Strategy, Tuning,
 };
 use tract_deconv::{FilterLayout, PackedFilter};
 
@@ -47,6 +47,7 @@ fn public_types_go_to_and_are_shared_by_any_thread() {
         Machine,
         Measured,
         OptDynamicQuantise,
+        OptF16Arithmetic,
         OptFourier,
         OptGroupedDeconv,
         OptIf,
