@@ -236,7 +236,7 @@ impl MatrixPixels {
         let rows = run_cost(blocks.columns) * blocks.rows * y.share_inside();
         let whole = run_cost(flat);
         let sides = problem.group_out.div_ceil(SIDE);
-        let multiplied = whole.min(rows) * outer_share * sides / 2;
+        let multiplied = whole.min(rows) * outer_share * unit.share_of_pixels(problem.group_out);
         let in_output =
             pixels && sums_in_output(problem, WIDTH, (axes.most_taps() * blocks_of_channels).div_ceil(MATRIX_STEPS));
         let unbuffered =

@@ -106,7 +106,7 @@ impl Algorithm for MatrixPlanes {
         };
         let blocks = GridBlocks::even(axes, block, true, in_place);
         // Tiles with fewer rows, which are output channels, take less time.
-        let panels = problem.group_out as f64 / WIDTH as f64;
+        let panels = unit.share_of_planes(problem.group_out);
         let passes = steps.div_ceil(MATRIX_STEPS);
         let multiplied = unit.sums(blocks.positions, limbs.products(), (steps, passes), machine) * panels;
         let vectors = blocks.positions.div_ceil(SIDE);

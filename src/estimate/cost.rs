@@ -9,7 +9,7 @@
 
 use crate::estimate::machine::{Machine, Rates};
 use crate::geometry::Axes;
-use crate::kernel::{FEW_TAPS, MOST_PHASES, POSITIONS_AT_ONCE};
+use crate::kernel::{FEW_TAPS, MOST_PHASES, POSITIONS_AT_ONCE, SIDE};
 use crate::layout::input_tile::InputTiles;
 use crate::simd::vector::LINE_BYTES;
 use crate::spec::{DataFormat, Problem};
@@ -119,9 +119,20 @@ const MATRIX_STEP: Cost = Cost(850.0);
 /// Zeroing and storing the sums of one such step, once per pass.
 const MATRIX_PASS: Cost = Cost(1250.0);
 
-/// A step of as many products in vectors of pairs of bf16, and its sums, once per pass.
-const VECTOR_STEP: Cost = Cost(1100.0);
-const VECTOR_PASS: Cost = Cost(300.0);
+/// A step of as many products in vectors of pairs of bf16.
+const VECTOR_STEP: Cost = Cost(1150.0);
+
+/// Loading and storing the sums of such a step, once per pass.
+const VECTOR_PASS: Cost = Cost(400.0);
+
+/// Calling the kernel of such vectors for a run of positions, once per pass.
+const VECTOR_CALL: Cost = Cost(400.0);
+
+/// How much longer such vectors take with a single side of output channels, as each product then loads an operand.
+const LONE_SIDE: f64 = 1.3;
+
+/// Output channels of planes in such vectors that take as long as fewer, which wait for their own sums.
+const LEAST_ROWS: usize = 6;
 
 /// The products of limbs of f32.
 const SIX_PRODUCTS: usize = 6;
@@ -140,9 +151,22 @@ impl MatrixUnit {
             }
             MatrixUnit::Vectors => {
                 let of_tile = VECTOR_STEP * steps + VECTOR_PASS * passes;
-                of_tile * (positions as f64 / POSITIONS_AT_ONCE as f64)
+                of_tile * (positions as f64 / POSITIONS_AT_ONCE as f64) + VECTOR_CALL * passes
             }
         }
+    }
+
+    /// The share of such sums that so many output channels of pixels take.
+    pub fn share_of_pixels(self, channels: usize) -> f64 {
+        let sides = channels.div_ceil(SIDE);
+        let last = if self == MatrixUnit::Vectors && sides % 2 == 1 { LONE_SIDE } else { 1.0 };
+        ((sides - sides % 2) as f64 + (sides % 2) as f64 * last) / 2.0
+    }
+
+    /// The share of such sums that so many output channels of planes take.
+    pub fn share_of_planes(self, channels: usize) -> f64 {
+        let least = if self == MatrixUnit::Vectors { LEAST_ROWS } else { 1 };
+        channels.max(least) as f64 / (2 * SIDE) as f64
     }
 }
 

@@ -587,6 +587,9 @@ fn vectors_of_bf16_are_chosen_where_they_are_faster() -> TractResult<()> {
         (spec([128, 64], 1, [2, 2, 0]), [56, 56], Some(Strategy::MatrixPixels)),
         // A third of the products, exact, take less time than all of them at twice the rate.
         (forward([128, 128], 1, [3, 1, 1]), [28, 28], None),
+        // Products of few output channels wait for their operands.
+        (forward([32, 16], 1, [3, 1, 1]), [224, 224], None),
+        (forward([16, 1], 1, [1, 1, 0]), [224, 224], None),
     ];
     for (spec, spatial, rounded) in cases {
         let plan = plan(&spec, spatial, &bf16)?;
@@ -594,7 +597,10 @@ fn vectors_of_bf16_are_chosen_where_they_are_faster() -> TractResult<()> {
             Some(strategy) => {
                 assert_eq!((plan.strategy(), plan.precision()), (strategy, Precision::Bf16), "{}", plan.explain())
             }
-            None => assert_eq!(plan.exact_because(), Some("winograd on avx512 has no kernels for bf16")),
+            None => {
+                let reason = format!("{} on avx512 has no kernels for bf16", plan.strategy());
+                assert_eq!(plan.exact_because(), Some(&*reason), "{}", plan.explain());
+            }
         }
         let exact = self::plan(&spec, spatial, &zen4)?;
         assert!(exact.precision() == Precision::Exact && exact.exact_because().is_none());
