@@ -123,10 +123,10 @@ const MATRIX_PASS: Cost = Cost(1250.0);
 const VECTOR_STEP: Cost = Cost(1150.0);
 
 /// Loading and storing the sums of such a step, once per pass.
-const VECTOR_PASS: Cost = Cost(400.0);
+const VECTOR_PASS: Cost = Cost(300.0);
 
 /// Calling the kernel of such vectors for a run of positions, once per pass.
-const VECTOR_CALL: Cost = Cost(400.0);
+const VECTOR_CALL: Cost = Cost(200.0);
 
 /// How much longer such vectors take with a single side of output channels, as each product then loads an operand.
 const LONE_SIDE: f64 = 1.3;

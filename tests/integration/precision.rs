@@ -16,7 +16,7 @@ use tract_onnx::prelude::{Framework, InferenceModelExt};
 const INPUT: [usize; 4] = [1, 64, 17, 16];
 
 /// The most products of a result of the first layer, and of the second.
-const PRODUCTS: [usize; 2] = [64 * 9, 48 * 4];
+const PRODUCTS: [usize; 2] = [64 * 9, 64 * 4];
 
 /// Whether this CPU has kernels for a precision.
 fn rounds(precision: Precision) -> bool {
@@ -28,8 +28,8 @@ fn two_layers(dt: DatumType) -> ModelProto {
     let mut random = Random(7);
     Model::opset(13)
         .input("x", dt, &sizes(&INPUT))
-        .initializer("v", &random.tensor(dt, &[48, 64, 3, 3]))
-        .initializer("w", &random.tensor(dt, &[48, 32, 4, 4]))
+        .initializer("v", &random.tensor(dt, &[64, 64, 3, 3]))
+        .initializer("w", &random.tensor(dt, &[64, 32, 4, 4]))
         .node(
             Node::new("Conv")
                 .named("stem.conv")
