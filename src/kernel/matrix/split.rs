@@ -35,7 +35,7 @@ const BF16: u8 = 1;
 const F16: u8 = 2;
 
 /// # Safety
-/// As [`split`], for `COUNT` limbs.
+/// As [`split()`], for `COUNT` limbs.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn split_as<const PRECISION: u8, const COUNT: usize>(
