@@ -120,7 +120,8 @@ impl OptResize {
             let scales = output.iter().zip(shape).map(|(output, input)| *output as f32 / *input as f32).collect();
             return Ok((output, scales));
         };
-        let given: TVec<f32> = given.try_as_plain_ram()?.as_slice::<f32>()?.into();
+        // They are f16 in a model that was turned to it.
+        let given: TVec<f32> = given.cast_to::<f32>()?.try_as_plain_ram()?.as_slice::<f32>()?.into();
         for (size, scale) in shape.iter().zip(&given) {
             // tract multiplies without a check. Not a number is no size either.
             let fits = *size as f64 * f64::from(*scale) <= MOST_SIZE;

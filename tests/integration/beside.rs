@@ -13,6 +13,7 @@ use tract_core::internal::*;
 use tract_core::ops::change_axes::AxisOp;
 use tract_core::ops::nn::resize::{NearestUpsample, Resize};
 use tract_core::ops::nn::{Softmax, SoftmaxKind};
+use tract_core::transform::get_transform;
 use tract_deconv::{OptReduce, OptResize, OptSoftmax, OptTranspose, WithConv, WithDeconvOptions};
 use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::{Framework, InferenceModelExt};
@@ -469,5 +470,22 @@ fn a_transposed_input_is_read() -> TractResult<()> {
     let found = with_ours::<OptTranspose>(&proto, 1, &x)?;
     let expected = run(crate::common::run::load_stock(&proto)?, &[x])?;
     close(&expected[0], &found, 1e-5);
+    Ok(())
+}
+
+/// A model that tract turns to f16 has f16 scales, which tract's own op does not read.
+#[test]
+fn scales_are_read_in_f16() -> TractResult<()> {
+    let shape: Vec<Dim> = [1, 3, 6, 7].into_iter().map(Dim::Size).collect();
+    let proto = model(DatumType::F32, &shape, 3, resize("linear", "half_pixel", vec![1.0, 1.0, 2.0, 1.5]));
+    let mut half = load(&proto)?;
+    get_transform("f32_to_f16")?.context("tract has the transform")?.transform(&mut half)?;
+    let half = half.into_optimized()?;
+    assert!(half.nodes().iter().any(|node| node.op_is::<OptResize>()), "{half}");
+    let x = Random(5).tensor(DatumType::F32, &[1, 3, 6, 7]);
+    let found = run(half, &[x.cast_to::<f16>()?.into_owned()])?.remove(0);
+    let expected = with_ours::<OptResize>(&proto, 1, &x)?;
+    assert_eq!(found.datum_type(), DatumType::F16);
+    close(&expected, &found, 1e-2);
     Ok(())
 }

@@ -71,6 +71,7 @@ impl Limbs {
     }
 
     /// Whether there are kernels for such limbs of f32.
+    #[cfg(any(test, target_arch = "x86_64", target_arch = "aarch64"))]
     pub(super) fn are_legal(self) -> bool {
         let most = self.order() + 1;
         (most.min(2)..=most).contains(&self.source) && (1..=self.source).contains(&self.weights)

@@ -145,7 +145,8 @@ pub(crate) struct MatrixKernels<T: Working> {
 
 impl<T: Compute> MatrixKernels<T> {
     /// Splits `count` pixels of up to [`depth`] channels, `from_step` apart, into limbs, and
-    /// returns the bits of the largest magnitude, after rounding. That is zero for quads.
+    /// returns the bits of the largest magnitude, after rounding. That is zero for quads, and may be
+    /// for numbers rounded to bf16.
     ///
     /// Numbers have no more bits than the limbs hold. Limbs are `limb_stride` elements apart and
     /// pixels are [`depth`] elements apart. Missing channels are zero.

@@ -37,7 +37,7 @@ pub(crate) struct PlaneKernels<T: Working> {
 
 impl<T: Compute> PlaneKernels<T> {
     /// Splits a pair of planes into limbs, `[limb][position][plane of the pair]`, and returns the bits of the largest
-    /// magnitude, after rounding. Limbs are `limb_stride` elements apart.
+    /// magnitude, after rounding, or zero if numbers are rounded to bf16. Limbs are `limb_stride` elements apart.
     ///
     /// The second plane may be missing: if it is empty, its limbs are zero. `next` is the pair that is split after this
     /// one, which is prefetched.
