@@ -10,8 +10,8 @@ use tract_core::ops::math::{Add, Div, Max, Min, Mul, Sub};
 
 /// A sum, difference, product, quotient, maximum or minimum of two tensors of f16, of shapes that go together.
 ///
-/// It is tract's own of f32, whose result is rounded to f16. That gives the same bits as f16 arithmetic: f32 has more
-/// than twice as many significant bits as f16, and two more, so that rounding twice changes nothing.
+/// It is tract's own of f32, whose result is rounded to f16. That gives the same bits as f16 arithmetic: f32 has twice
+/// as many significant bits as f16 and two more, so that rounding twice changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptF16Arithmetic {
     op: Box<dyn BinMiniOp>,
