@@ -113,7 +113,10 @@ impl<'a> Query<'a> {
         if precision == Precision::Bf16 && machine.multiplies_bf16 && bf16::is_possible(isa) {
             return Ok(MatrixUnit::Vectors);
         }
-        Err(format!("{isa} has no tile registers, and no vectors for products in {}", precision.name()))
+        Err(match precision {
+            Precision::Exact => format!("{isa} has no tile registers"),
+            rounded => format!("{isa} has no tile registers, and its vectors multiply no pairs of {}", rounded.name()),
+        })
     }
 
     /// Returns the bytes of the input, of all images and groups.

@@ -128,10 +128,11 @@ const VECTOR_PASS: Cost = Cost(300.0);
 /// Calling the kernel of such vectors for a run of positions, once per pass.
 const VECTOR_CALL: Cost = Cost(200.0);
 
-/// How much longer such vectors take with a single side of output channels, as each product then loads an operand.
+/// How much longer the last of an odd number of sides takes in such vectors: each of its products loads an operand of
+/// its own.
 const LONE_SIDE: f64 = 1.3;
 
-/// Output channels of planes in such vectors that take as long as fewer, which wait for their own sums.
+/// The least output channels of planes that keep such vectors busy. Fewer take as long, as sums wait for each other.
 const LEAST_ROWS: usize = 6;
 
 /// The products of limbs of f32.

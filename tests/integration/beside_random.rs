@@ -786,7 +786,7 @@ fn average_pools() {
 fn arithmetic_of_f16() {
     let op = prop::sample::select(&["Add", "Sub", "Mul", "Div", "Max", "Min"][..]);
     let cases = (data(&[DatumType::F16], false), op, 2usize..5, any::<bool>());
-    property("arithmetic_of_f16", 2, cases, |(data, op, axis, exchanged), replaced| {
+    property("arithmetic_of_f16", 4, cases, |(data, op, axis, exchanged), replaced| {
         let axis = axis % data.shape.len();
         let proto = data.model(9, |model, from| {
             let first = Node::new("Slice").named("s").inputs(&[from]).output("s").ints("starts", &[0]);
