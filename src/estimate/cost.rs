@@ -103,6 +103,9 @@ pub(crate) const NARROWED: Cost = Cost(4.0);
 /// Loading and storing a vector of unfinished sums, once per accumulation chain.
 pub(crate) const SUMMED: Cost = Cost(4.0);
 
+/// Adding a vector of the sums of a chain to those of others in registers.
+pub(crate) const ADDED_IN_REGISTERS: Cost = Cost(1.0);
+
 /// What multiplies limbs in matrix products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatrixUnit {
@@ -197,7 +200,7 @@ pub(crate) const SPLIT_WEIGHTS: Cost = Cost(650.0);
 pub(crate) const TRANSFORMED: Cost = Cost(4.0);
 
 /// Transforming a vector of weights, per product of the tile.
-pub(crate) const TRANSFORMED_WEIGHTS: Cost = Cost(8.0);
+pub(crate) const TRANSFORMED_WEIGHTS: Cost = Cost(6.0);
 
 /// Loading a vector of a filter's transformed weights, of so many bytes, once per accumulator block.
 ///
@@ -210,11 +213,14 @@ pub(crate) fn streamed_tiles(bytes: usize, tiles: usize, machine: &Machine) -> C
     if bytes <= machine.l2 { Cost::ZERO } else { Cost((MOST - HIDDEN * tiles as f64).max(LEAST)) }
 }
 
+/// Setting up the products of a point of transformed tiles, for the tiles of an accumulator block.
+pub(crate) const POINT: Cost = Cost(350.0);
+
 /// Transforming products to a vector of results. Each result is stored and loaded once.
 pub(crate) const FROM_PRODUCTS: Cost = Cost(9.0);
 
 /// As [`FROM_PRODUCTS`], for tiles of three results of two taps along each axis.
-pub(crate) const THREE_FROM_PRODUCTS: Cost = Cost(7.0);
+pub(crate) const THREE_FROM_PRODUCTS: Cost = Cost(4.5);
 
 /// The factor by which moving data slows down a layer with few products per element. It counts only
 /// for the sharing among threads, as it is the same for all algorithms of such a layer.

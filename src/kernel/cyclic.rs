@@ -17,6 +17,9 @@
 //! + i(ir-ri)`. A complex product `(a+ib)(c+id)` is three real ones: `c(a+b)`, `a(d-c)` and
 //! `b(c+d)`. That makes 16 + 8·3 + 2·3 = 46 products for 16 results of 9 taps.
 //!
+//! A short tile has two of the four results. It reads `d0, d1, d2, d1, d2, d3`, so that the values at i are zero, and its
+//! results are the first and the last.
+//!
 //! Every result depends on all data of its tile. Its error scales with the largest of them, and
 //! non-finite values spread over the tile.
 
@@ -25,7 +28,7 @@
 
 use crate::compute::Compute;
 use crate::kernel::gemm_tile::Start;
-use crate::kernel::tile_data::{PointStrides, TileData, is_zero};
+use crate::kernel::tile_data::{PointStrides, TileData, distances, is_zero};
 use crate::kernel::winograd::MOST_TAPS;
 use crate::simd::vector::Vector;
 
@@ -37,6 +40,9 @@ pub(super) const CYCLIC_POINTS: usize = 46;
 
 /// Values along an axis of a transformed tile. Also the number of inputs that it reads.
 pub(super) const CYCLIC_VALUES: usize = MOST_TAPS + CYCLIC_RESULTS - 1;
+
+/// The values that a short tile reads along an axis.
+const SHORT_READS: [usize; CYCLIC_VALUES] = [0, 1, 2, 1, 2, 3];
 
 /// The three real numbers whose products with those of [`complex_filter`] make a complex product.
 ///
@@ -84,6 +90,12 @@ pub(super) const fn cyclic_point_is_used(point: usize, (rows, columns): (bool, b
     }
 }
 
+/// Whether a point is of values that are complex along rows, and along columns. Those of short tiles are zero.
+pub(super) const fn is_complex(point: usize) -> (bool, bool) {
+    let (along, down, both) = (REAL * REAL, REAL * (REAL + 3), REAL * (REAL + 6));
+    (point >= down, point >= along && (point < down || point >= both))
+}
+
 /// The value of a cyclic tile's filter, along an axis, that is the last tap.
 const LAST_TAP: usize = 3;
 
@@ -129,6 +141,8 @@ pub(crate) unsafe fn transform_cyclic_data<V: Vector>(
     to: &mut [V::Lane],
     strides: PointStrides,
 ) {
+    let down = distances(data.steps.0, data.short.0, SHORT_READS);
+    let along = distances(data.steps.1, data.short.1, SHORT_READS);
     for (tile, start) in data.starts.iter().enumerate() {
         for c in (0..data.channels).step_by(V::LANES) {
             let from = data.pixels.as_ptr().wrapping_add(start + c);
@@ -138,7 +152,7 @@ pub(crate) unsafe fn transform_cyclic_data<V: Vector>(
                 let mut d = [[V::splat(V::Lane::ZERO); CYCLIC_VALUES]; CYCLIC_VALUES];
                 for i in 0..CYCLIC_VALUES {
                     for j in 0..CYCLIC_VALUES {
-                        d[i][j] = V::load(from.wrapping_add(i * data.steps.0 + j * data.steps.1));
+                        d[i][j] = V::load(from.wrapping_add(down[i] + along[j]));
                     }
                     d[i] = cyclic_data(d[i]);
                 }

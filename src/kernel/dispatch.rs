@@ -267,6 +267,10 @@ impl KernelSizes {
             position_tiles: kernels.position_tiles.iter().map(|t| (t.mr(), t.nv())).collect(),
             row_tiles: [1, 2, 4].map(|phases| kernels.row_tiles(phases).iter().map(|t| (t.mr(), t.nv())).collect()),
             channel_tiles: kernels.channel_tiles.iter().map(|t| (t.positions(), t.nv())).collect(),
+            chained_tiles: {
+                let chained = kernels.channel_tiles.iter().filter(|tile| tile.adds_chains());
+                chained.map(|t| (t.positions(), t.nv())).collect()
+            },
         }
     }
 }

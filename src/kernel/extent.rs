@@ -246,7 +246,13 @@ mod tests {
         let channels = kernels.lanes;
         let transforms = kernels.tile_transforms(TileKind::Winograd { results: 2, rows: 2, columns: 2 });
         let strides = PointStrides { point: channels, tile: 9 * channels };
-        let data = TileData { pixels: &from, starts: &[0, 0, 0], steps: (channels, channels), channels };
+        let data = TileData {
+            pixels: &from,
+            starts: &[0, 0, 0],
+            steps: (channels, channels),
+            channels,
+            short: (false, false),
+        };
         let far = PointStrides { tile: HUGE, ..strides };
         let apart = PointStrides { point: HUGE, ..strides };
         refused("data, steps", || transforms.data(&TileData { steps: (HUGE, 1), ..data }, &mut to, strides));

@@ -557,8 +557,25 @@ pub(crate) struct TilePositions {
     pub out_stride: usize,
 }
 
-pub(super) type ChainedEntry<T> =
-    unsafe fn(panel: &[T], source: &Source<T>, chain: usize, start: Start<T>, out: &mut [T], positions: TilePositions);
+/// The parts of a tile's sums.
+#[derive(Clone, Copy)]
+pub(crate) struct Chains<'a> {
+    /// The index in the panel of each tap's weights, `[channel][nv·lanes]`.
+    pub weights: &'a [usize],
+    /// The most taps whose products are summed in one chain.
+    pub taps: usize,
+    /// The most channels of each of these taps.
+    pub channels: usize,
+}
+
+pub(super) type ChainedEntry<T> = unsafe fn(
+    panel: &[T],
+    source: &Source<T>,
+    chains: &Chains,
+    start: Start<T>,
+    out: &mut [T],
+    positions: TilePositions,
+);
 
 /// A tile of `positions` × `nv` vectors of output channels.
 ///
@@ -649,39 +666,54 @@ impl<T: Compute> ChannelTile<T> {
         unsafe { (self.entry)(panel, source, (start, bounds), out, positions) }
     }
 
-    /// Whether [`run_chains`](Self::run_chains) can be called.
+    /// Whether [`run_chains`](Self::run_chains) adds chains in registers. Otherwise they are added in memory.
     pub fn adds_chains(&self) -> bool {
         self.chained.is_some()
     }
 
-    /// As [`run`](Self::run) for a source with one tap, but the sums of each `chain` channels are computed separately
-    /// and added to those before, in registers.
+    /// As [`run`](Self::run) of adjacent channels, but the sums of each chain are computed separately and added to those
+    /// before. The panel has the weights of each tap where the chains say. Those of the taps of a chain are adjacent.
     ///
     /// # Panics
-    /// As [`run`](Self::run), or the tile does not [add chains](Self::adds_chains).
+    /// As [`run`](Self::run), channels or the weights of a chain are not adjacent, or the chains are of other taps.
     #[inline]
     pub fn run_chains(
         &self,
         panel: &[T],
         source: &Source<T>,
-        chain: usize,
-        start: Start<T>,
+        chains: &Chains,
+        mut start: Start<T>,
         out: &mut [T],
         positions: TilePositions,
     ) {
-        let Some(entry) = self.chained else { panic!("a tile of {} positions does not add chains", self.positions) };
-        let TilePositions { tiles, stride, out_stride } = positions;
-        let Some(last) = product([self.positions, tiles]).checked_sub(1) else { return };
-        assert!(source.taps.len() == 1);
-        assert!(panel.len() >= product([source.channels, self.channels]));
-        assert!(source.data.len() >= source.reach(reach([(last, stride), (1, 1)])));
-        assert!(out.len() >= reach([(last, out_stride), (self.channels, 1)]));
-        if let Start::Bias(bias) = start {
-            assert!(bias.len() >= self.channels);
+        let &Chains { weights, taps, channels } = chains;
+        assert!(source.channel_stride == 1 && source.taps.len() == weights.len() && taps > 0 && channels > 0);
+        let of_tap = product([source.channels, self.channels]);
+        if let Some(entry) = self.chained {
+            let TilePositions { tiles, stride, out_stride } = positions;
+            let Some(last) = product([self.positions, tiles]).checked_sub(1) else { return };
+            assert!(weights.iter().all(|at| panel.len() >= reach([(*at, 1), (of_tap, 1)])));
+            assert!(source.data.len() >= source.reach(reach([(last, stride), (1, 1)])));
+            assert!(out.len() >= reach([(last, out_stride), (self.channels, 1)]));
+            if let Start::Bias(bias) = start {
+                assert!(bias.len() >= self.channels);
+            }
+            // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above
+            // are the entry's contract.
+            return unsafe { entry(panel, source, chains, start, out, positions) };
         }
-        // SAFETY: this tile exists only if the CPU has the instruction set. The assertions above
-        // are the entry's contract.
-        unsafe { entry(panel, source, chain, start, out, positions) }
+        if weights.is_empty() || of_tap == 0 {
+            return self.run(panel, source, (start, None), out, positions);
+        }
+        for (of_taps, weights) in source.taps.chunks(taps).zip(weights.chunks(taps)) {
+            assert!(taps == 1 || channels >= source.channels && weights.windows(2).all(|of| of[0] + of_tap == of[1]));
+            for from in (0..source.channels).step_by(channels) {
+                let (base, channels) = (source.base + from, channels.min(source.channels - from));
+                let source = Source { base, channels, taps: of_taps, ..*source };
+                self.run(&panel[weights[0] + from * self.channels..], &source, (start, None), out, positions);
+                start = Start::Add;
+            }
+        }
     }
 
     /// Computes a tile whose positions read the pixels of a list. `panel` is
@@ -772,14 +804,14 @@ pub(crate) const fn room_for_chains<V: Vector>(positions: usize, nv: usize) -> b
 }
 
 /// # Safety
-/// The CPU has `V`'s instruction set. `source` has one tap. `panel` holds `channels·NV·LANES` elements. `source`
-/// holds all that it reaches with the strides of up to `P·tiles - 1` positions added. `out` holds `P·tiles` rows
-/// of `NV·LANES` elements. A bias holds `NV·LANES` values.
+/// The CPU has `V`'s instruction set. The channels of `source` are adjacent. `chains` are of one tap and one channel or more, and have as many indices as it has taps, from each of which `panel` holds
+/// `channels·NV·LANES` elements. `source` holds all that it reaches with the strides of up to `P·tiles - 1` positions
+/// added. `out` holds `P·tiles` rows of `NV·LANES` elements. A bias holds `NV·LANES` values.
 #[inline(always)]
 pub(crate) unsafe fn chained_channel_tile<V: Vector, const P: usize, const NV: usize>(
     panel: &[V::Lane],
     source: &Source<V::Lane>,
-    chain: usize,
+    chains: &Chains,
     start: Start<V::Lane>,
     out: &mut [V::Lane],
     TilePositions { tiles, stride, out_stride }: TilePositions,
@@ -787,31 +819,38 @@ pub(crate) unsafe fn chained_channel_tile<V: Vector, const P: usize, const NV: u
     let mut first = source.data.as_ptr().wrapping_add(source.base);
     let mut to = out.as_mut_ptr();
     for _ in 0..tiles {
-        // SAFETY: by this function's contract, the panel holds the `channels·NV·LANES` elements that are read in
-        // order, every scalar read is within the source's reach, and the rows that are loaded and stored are within
-        // `out`.
+        // SAFETY: by this function's contract, the panel holds the `channels·NV·LANES` elements of each tap that are
+        // read in order, every scalar read is within the source's reach, and the rows that are loaded and stored are
+        // within `out`.
         unsafe {
             let mut sums: [[V; NV]; P] = match start {
                 Start::Bias(_) => channel_sums(start),
                 Start::Add => filled(|p| filled(|v| V::load(to.wrapping_add(p * out_stride + v * V::LANES)))),
             };
-            let mut b = panel.as_ptr();
             let rows: [*const V::Lane; P] = separate(filled(|p| first.wrapping_add(p * stride)));
-            let (mut at, mut left) = (source.taps[0], source.channels);
-            while left > 0 {
-                let mut acc = channel_sums::<V, P, NV>(Start::Add);
-                let channels = chain.clamp(1, left);
-                for _ in 0..channels {
-                    acc = channel_step(acc, b, &rows, at);
-                    b = b.wrapping_add(NV * V::LANES);
-                    at += source.channel_stride;
-                }
-                left -= channels;
-                for p in 0..P {
-                    for v in 0..NV {
-                        sums[p][v] = sums[p][v].plus(acc[p][v]);
+            let mut taps = 0;
+            while taps < source.taps.len() {
+                let end = (taps + chains.taps).min(source.taps.len());
+                let mut from = 0;
+                while from < source.channels {
+                    let channels = chains.channels.min(source.channels - from);
+                    let mut acc = channel_sums::<V, P, NV>(Start::Add);
+                    for tap in taps..end {
+                        let mut b = panel.as_ptr().add(*chains.weights.get_unchecked(tap) + from * NV * V::LANES);
+                        let at = *source.taps.get_unchecked(tap) + from;
+                        for at in at..at + channels {
+                            acc = channel_step(acc, b, &rows, at);
+                            b = b.wrapping_add(NV * V::LANES);
+                        }
+                    }
+                    from += channels;
+                    for p in 0..P {
+                        for v in 0..NV {
+                            sums[p][v] = sums[p][v].plus(acc[p][v]);
+                        }
                     }
                 }
+                taps = end;
             }
             for p in 0..P {
                 for v in 0..NV {

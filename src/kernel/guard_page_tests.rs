@@ -11,10 +11,10 @@ use crate::kernel::depthwise_plane::PlaneTaps;
 use crate::kernel::depthwise_taps::WeightedTap;
 use crate::kernel::depthwise_window::{Edges, Results, Window};
 use crate::kernel::fourier::FOURIER_VALUES;
-use crate::kernel::gemm_tile::{LISTED_POSITIONS, ListedPixels, PhaseOperand, Source, Start};
+use crate::kernel::gemm_tile::{Chains, LISTED_POSITIONS, ListedPixels, PhaseOperand, Source, Start};
 use crate::kernel::pad_copy::{Rows, SplitRows};
 use crate::kernel::pixel_lists::PixelLists;
-use crate::kernel::tile_data::{PointStrides, TileData};
+use crate::kernel::tile_data::{PointStrides, TileData, short_result};
 use crate::kernel::tile_transforms::TileKind;
 use crate::kernel::transpose::PixelStarts;
 use crate::kernel::{
@@ -303,15 +303,49 @@ fn channel_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
                 }
                 assert_eq!(*out, expected, "{} of {}x{}", tiles, tile.positions(), tile.nv());
                 calls += 1;
-                if !tile.adds_chains() || bounds.is_some() || shape.taps.len() != 1 {
+            }
+        }
+    }
+    calls
+}
+
+fn chained_channel_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
+    let mut calls = 0;
+    let all_taps: [&[usize]; 5] = [&[], &[0], &[2], &[3, 0], &[7, 1, 4]];
+    let shapes = [1, 3].into_iter().cartesian_product([1, 3, 5]).cartesian_product(all_taps);
+    for (tile, ((tiles, channels), taps)) in kernels.channel_tiles.iter().cartesian_product(shapes) {
+        let (positions, stride, width) = (tiles * tile.positions(), channels + 1, tile.channels());
+        let len = taps.iter().max().map_or(0, |tap| tap + (positions - 1) * stride + channels);
+        let data = Guarded::new(side, &values::<T>(len, 1));
+        let panel = Guarded::new(side, &values::<T>(taps.len() * channels * width, 2));
+        let mut weights: Vec<usize> = (0..taps.len()).map(|tap| tap * channels * width).collect();
+        // Registers add chains of any taps.
+        if tile.adds_chains() {
+            weights.reverse();
+        }
+        let bias = Guarded::new(side, &values::<T>(width, 3));
+        for (out_stride, add) in [(width, false), (width + 1, true)] {
+            let before = values::<T>((positions - 1) * out_stride + width, 4);
+            let start = if add { Start::Add } else { Start::Bias(&bias) };
+            let mut expected = before.clone();
+            for (p, j) in (0..positions).cartesian_product(0..width) {
+                let to = &mut expected[p * out_stride + j];
+                let products = taps.iter().zip(&weights).cartesian_product(0..channels);
+                let begin = if add { *to } else { bias[j] };
+                *to = products.fold(begin, |sum, ((tap, at), c)| {
+                    sum.mul_add(data[p * stride + tap + c], panel[at + c * width + j])
+                });
+            }
+            for (taps_of_chain, channels_of_chain) in [1, 2, 3].into_iter().cartesian_product([1, 2, 3, 5]) {
+                if !tile.adds_chains() && taps_of_chain > 1 && channels_of_chain < channels {
                     continue;
                 }
-                for chain in [1, 2, 3, 4] {
-                    let mut out = Guarded::new(side, &before);
-                    tile.run_chains(&panel, &shape.source(), chain, start, &mut out, of_tiles);
-                    assert_eq!(*out, expected, "{tiles} of {}x{} in chains", tile.positions(), tile.nv());
-                    calls += 1;
-                }
+                let source = Source { data: &data, base: 0, channel_stride: 1, channels, taps, prefetch: false };
+                let chains = Chains { weights: &weights, taps: taps_of_chain, channels: channels_of_chain };
+                let mut out = Guarded::new(side, &before);
+                tile.run_chains(&panel, &source, &chains, start, &mut out, TilePositions { tiles, stride, out_stride });
+                assert_eq!(*out, expected, "{tiles} of {}x{} in chains", tile.positions(), tile.nv());
+                calls += 1;
             }
         }
     }
@@ -850,7 +884,16 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         .into_iter()
         .flat_map(|values| [1, 3, values / 2, values].map(|taps| TileKind::Fourier { values, taps }));
     let all = winograd.chain(threes).chain([TileKind::Cyclic]).chain(fourier);
-    for (kind, tiles) in all.flat_map(|kind| [1, 3].map(|tiles| (kind, tiles))) {
+    let all = all.flat_map(|kind| [1, 3].map(|tiles| (kind, tiles))).cartesian_product([
+        (false, false),
+        (false, true),
+        (true, false),
+        (true, true),
+    ]);
+    for ((kind, tiles), short) in all {
+        if short != (false, false) && !kind.can_be_short() {
+            continue;
+        }
         let transforms = kernels.tile_transforms(kind);
         let points = kind.points();
         // Taps, results and offsets along rows and columns.
@@ -862,7 +905,7 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             TileKind::Cyclic => ((3, 3), (4, 4), (4, 4)),
             TileKind::Fourier { values, taps } => ((1, taps), (1, values - taps + 1), (1, values - taps + 1)),
         };
-        let (height, width) = kind.reads();
+        let (height, width) = kind.reads_if_short(short);
         let channels = 2 * lanes;
         let steps = (width * channels + 3, channels + 1);
         let starts: Vec<usize> = (0..tiles).map(|tile| tile * 5).collect();
@@ -873,7 +916,7 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         let strides = PointStrides { point: channels + 1, tile: points * (channels + 1) + 2 };
         let last = (points - 1) * strides.point;
         let mut data = Guarded::new(side, &vec![T::of(99); last + (tiles - 1) * strides.tile + channels]);
-        transforms.data(&TileData { pixels: &pixels, starts: &starts, steps, channels }, &mut data, strides);
+        transforms.data(&TileData { pixels: &pixels, starts: &starts, steps, channels, short }, &mut data, strides);
         let mut weights = Guarded::new(side, &vec![T::of(99); last + channels]);
         let slices: Vec<&[T]> = of_taps.iter().map(|tap| &**tap).collect();
         transforms.filter(&slices, &mut weights, strides.point);
@@ -881,6 +924,9 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             for point in 0..points {
                 for c in 0..channels {
                     let product = &mut data[tile * strides.tile + point * strides.point + c];
+                    let zero = kind.zero_if_short(point);
+                    let is_zero = short.0 && zero.0 || short.1 && zero.1;
+                    assert!(!is_zero || *product == T::ZERO, "{kind:?}, {short:?}, {point}");
                     *product = T::ZERO.mul_add(*product, weights[point * strides.point + c]);
                 }
             }
@@ -899,6 +945,12 @@ fn tile_transforms<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
         for (tile, result) in all() {
             let (row, column) = (result / of_columns, result % of_columns);
             let there = row < down && column < along;
+            let place =
+                |short: bool, at: usize, of: usize| if short && of > 1 { short_result(at, of) } else { Some(at) };
+            let (row, column) = match (place(short.0, row, down), place(short.1, column, along)) {
+                (Some(row), Some(column)) => (row, column),
+                _ => continue,
+            };
             for c in 0..channels {
                 if !there {
                     assert_eq!(to[offset(tile, result) + c], T::of(99));
@@ -937,6 +989,11 @@ fn position_tiles_stay_inside() {
 #[test]
 fn channel_tiles_stay_inside() {
     for_each_kernel_set!(channel_tiles);
+}
+
+#[test]
+fn chained_channel_tiles_stay_inside() {
+    for_each_kernel_set!(chained_channel_tiles);
 }
 
 #[test]

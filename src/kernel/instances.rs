@@ -12,8 +12,8 @@ use crate::kernel::depthwise_window::{Results, Window, row_pairs, window};
 use crate::kernel::elementwise;
 use crate::kernel::fourier::{Fourier, transform_fourier_data, transform_fourier_filter, transform_fourier_products};
 use crate::kernel::gemm_tile::{
-    ChainedEntry, ChannelTile, LISTED_POSITIONS, ListedEntry, ListedPixels, PhaseOperand, PositionTile, RowTile,
-    StridedRuns, TilePositions, chained_channel_tile, channel_tile, listed_channel_tile, position_tile,
+    ChainedEntry, Chains, ChannelTile, LISTED_POSITIONS, ListedEntry, ListedPixels, PhaseOperand, PositionTile,
+    RowTile, StridedRuns, TilePositions, chained_channel_tile, channel_tile, listed_channel_tile, position_tile,
     room_for_chains, room_for_two_chains, row_tile,
 };
 use crate::kernel::kernels::{Kernels, Transforms};
@@ -78,13 +78,13 @@ macro_rules! kernels {
             unsafe fn chained<const P: usize, const NV: usize>(
                 panel: &[$lane],
                 source: &crate::kernel::gemm_tile::Source<$lane>,
-                chain: usize,
+                chains: &Chains,
                 start: crate::kernel::gemm_tile::Start<$lane>,
                 out: &mut [$lane],
                 positions: TilePositions,
             ) {
                 // SAFETY: only called through a tile: see `ChannelTile::run_chains`.
-                unsafe { chained_channel_tile::<$vector, P, NV>(panel, source, chain, start, out, positions) }
+                unsafe { chained_channel_tile::<$vector, P, NV>(panel, source, chains, start, out, positions) }
             }
 
             $(#[$feature])*

@@ -46,8 +46,8 @@ pub(crate) use dispatch::Dispatch;
 pub(crate) use f16_convert::{narrow, widen};
 pub(crate) use fourier::FOURIER_VALUES;
 pub(crate) use gemm_tile::{
-    ChannelTile, LISTED_POSITIONS, ListedPixels, PhaseOperand, PositionTile, RowTile, Source, Start, StridedRuns,
-    TilePositions, split_positions,
+    Chains, ChannelTile, LISTED_POSITIONS, ListedPixels, PhaseOperand, PositionTile, RowTile, Source, Start,
+    StridedRuns, TilePositions, split_positions,
 };
 pub(crate) use grouping::{Bytes, Grouping, GroupingKernels};
 pub(crate) use kernels::{Kernels, WINDOW_ROWS};
@@ -63,7 +63,7 @@ pub(crate) use quantise::{Division, extremes, quantise};
 pub(crate) use resample::TwoTaps;
 pub(crate) use rescale::{AddedBytes, AddedIntegers, ByteScales, ChannelScale, Narrowed, Narrowing, Rescaling};
 pub(crate) use sizes::{KernelSizes, MOST_POSITIONS};
-pub(crate) use tile_data::{PointStrides, TileData};
+pub(crate) use tile_data::{PointStrides, SHORT_RESULTS, TileData, short_result};
 pub(crate) use tile_transforms::{TileKind, TileTransforms};
 pub(crate) use transpose::PixelStarts;
 pub(crate) use winograd::MOST_TAPS;

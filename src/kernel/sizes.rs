@@ -20,6 +20,8 @@ pub(crate) struct KernelSizes {
     pub(crate) row_tiles: [Vec<(usize, usize)>; 3],
     /// `(positions, nv)` of every channel tile.
     pub channel_tiles: Vec<(usize, usize)>,
+    /// As `channel_tiles`, of the tiles that add chains in registers.
+    pub chained_tiles: Vec<(usize, usize)>,
 }
 
 impl KernelSizes {

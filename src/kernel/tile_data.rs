@@ -13,6 +13,34 @@ pub(crate) struct TileData<'a, T> {
     pub steps: (usize, usize),
     /// Channels, a multiple of the lanes.
     pub channels: usize,
+    /// Whether the tiles are short along rows and columns: see [`SHORT_RESULTS`].
+    pub short: (bool, bool),
+}
+
+/// The results of a short tile along an axis.
+///
+/// A short tile is the last one along an axis, where only so many results of the layer are left. It reads some values twice,
+/// so that values of its points are zero and are not multiplied. The modules of the kinds of tiles that can be short say
+/// which.
+pub(crate) const SHORT_RESULTS: usize = 2;
+
+/// The result that a short tile has as its result `at` of `results` along an axis: its first one and its last one.
+pub(crate) const fn short_result(at: usize, results: usize) -> Option<usize> {
+    match at {
+        0 => Some(0),
+        _ if at + 1 == results => Some(SHORT_RESULTS - 1),
+        _ => None,
+    }
+}
+
+/// The distances of a tile's values along an axis from its first one. Those of a short tile are `of_short` steps.
+#[inline(always)]
+pub(super) fn distances<const N: usize>(step: usize, short: bool, of_short: [usize; N]) -> [usize; N] {
+    let mut distances = [0; N];
+    for (i, distance) in distances.iter_mut().enumerate() {
+        *distance = step * if short { of_short[i] } else { i };
+    }
+    distances
 }
 
 /// The layout of transformed data and of products: `[point][tile][channel]`.

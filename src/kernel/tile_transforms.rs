@@ -4,12 +4,12 @@
 //! by that of the taps. The results are computed from the products.
 
 use crate::compute::Compute;
-use crate::kernel::cyclic::{CYCLIC_POINTS, CYCLIC_RESULTS, CYCLIC_VALUES, cyclic_point_is_used};
+use crate::kernel::cyclic::{CYCLIC_POINTS, CYCLIC_RESULTS, CYCLIC_VALUES, cyclic_point_is_used, is_complex};
 use crate::kernel::extent::reach;
 use crate::kernel::fourier::fourier_points;
 use crate::kernel::gemm_tile::Start;
-use crate::kernel::tile_data::{PointStrides, TileData};
-use crate::kernel::winograd::{MOST_TAPS, axis_of, points_of};
+use crate::kernel::tile_data::{PointStrides, SHORT_RESULTS, TileData};
+use crate::kernel::winograd::{MOST_TAPS, ZERO_IF_SHORT, axis_of, points_of};
 
 /// The kinds of tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,6 +55,37 @@ impl TileKind {
             }
             TileKind::Cyclic => (CYCLIC_VALUES, CYCLIC_VALUES),
             TileKind::Fourier { values, .. } => (1, values),
+        }
+    }
+
+    /// As [`reads`](Self::reads), of tiles that are short along rows or columns: see [`SHORT_RESULTS`].
+    pub(super) fn reads_if_short(self, short: (bool, bool)) -> (usize, usize) {
+        let (reads, taps) = (self.reads(), self.taps());
+        let of_axis = |short: bool, reads: usize, taps: usize| match taps {
+            1 => 1,
+            _ if short => taps + SHORT_RESULTS - 1,
+            _ => reads,
+        };
+        match self {
+            TileKind::Fourier { .. } => reads,
+            _ => (of_axis(short.0, reads.0, taps.0), of_axis(short.1, reads.1, taps.1)),
+        }
+    }
+
+    /// Whether tiles can be [short](SHORT_RESULTS).
+    pub const fn can_be_short(self) -> bool {
+        matches!(self, TileKind::Winograd { results: 3, .. } | TileKind::Cyclic)
+    }
+
+    /// Whether the data of a point are zero in a tile that is [short](SHORT_RESULTS) along rows, and along columns.
+    pub fn zero_if_short(self, point: usize) -> (bool, bool) {
+        match self {
+            TileKind::Winograd { results: 3, .. } => {
+                let (_, columns) = self.reads();
+                (point / columns == ZERO_IF_SHORT, point % columns == ZERO_IF_SHORT)
+            }
+            TileKind::Cyclic => is_complex(point),
+            TileKind::Winograd { .. } | TileKind::Fourier { .. } => (false, false),
         }
     }
 
@@ -135,11 +166,12 @@ impl<T: Compute> TileTransforms<T> {
     /// Transforms the data of some tiles.
     ///
     /// # Panics
-    /// The channels are not whole vectors, or a slice is shorter than the range that is read or
-    /// written.
+    /// The channels are not whole vectors, a slice is shorter than the range that is read or
+    /// written, or tiles are short that can't be.
     pub fn data(&self, data: &TileData<T>, to: &mut [T], strides: PointStrides) {
         let (Some(last), Some(furthest)) = (data.starts.len().checked_sub(1), data.starts.iter().max()) else { return };
-        let (down, along) = self.kind.reads();
+        assert!(self.kind.can_be_short() || data.short == (false, false));
+        let (down, along) = self.kind.reads_if_short(data.short);
         let read = reach([(*furthest, 1), (down - 1, data.steps.0), (along - 1, data.steps.1), (data.channels, 1)]);
         assert!(data.channels.is_multiple_of(self.lanes) && read <= data.pixels.len());
         assert!(self.written(last, strides, data.channels) <= to.len());
@@ -169,7 +201,8 @@ impl<T: Compute> TileTransforms<T> {
     /// Computes results from products and returns whether all of them are finite.
     ///
     /// The results of a tile are written at its `offsets`, row by row. There are
-    /// [`TileKind::offsets`] of them per tile.
+    /// [`TileKind::offsets`] of them per tile. Those of a short tile are where
+    /// [`short_result`](super::tile_data::short_result) says.
     ///
     /// # Panics
     /// The channels are not whole vectors, or a slice is shorter than the range that is read or

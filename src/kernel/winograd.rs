@@ -16,6 +16,9 @@
 //! data, and non-finite values do not spread to other results. Of three results, the first and the
 //! last depend on one more value.
 //!
+//! A short tile has two of the three results. It reads `d0, d1, d1, d2`, so that the value at -1 is zero, and its results
+//! are the first and the third.
+//!
 //! A tile of rows and columns is transformed along both axes. Along an axis of one tap, it has one
 //! result of one product.
 
@@ -24,7 +27,7 @@
 
 use crate::compute::Compute;
 use crate::kernel::gemm_tile::Start;
-use crate::kernel::tile_data::{PointStrides, TileData, is_zero};
+use crate::kernel::tile_data::{PointStrides, TileData, distances, is_zero};
 use crate::simd::vector::Vector;
 
 /// The most taps along an axis.
@@ -32,6 +35,12 @@ pub(crate) const MOST_TAPS: usize = 3;
 
 /// The most points along an axis.
 const MOST_POINTS: usize = 4;
+
+/// The values that a short tile of three results reads along an axis.
+const SHORT_READS: [usize; MOST_POINTS] = [0, 1, 1, 2];
+
+/// The point of a tile of three results along an axis that is zero if the tile is short.
+pub(super) const ZERO_IF_SHORT: usize = 2;
 
 /// A tile's taps and results along an axis. The transforms below are generic over their index here.
 const AXES: [(usize, usize); 4] = [(1, 1), (2, 2), (3, 2), (2, 3)];
@@ -69,6 +78,8 @@ pub(crate) unsafe fn transform_data<V: Vector, const RY: usize, const RX: usize>
     strides: PointStrides,
 ) {
     let (rows, columns) = (points_of(RY), points_of(RX));
+    let down = distances(data.steps.0, data.short.0, SHORT_READS);
+    let along = distances(data.steps.1, data.short.1, SHORT_READS);
     for (tile, start) in data.starts.iter().enumerate() {
         for c in (0..data.channels).step_by(V::LANES) {
             let from = data.pixels.as_ptr().wrapping_add(start + c);
@@ -78,7 +89,7 @@ pub(crate) unsafe fn transform_data<V: Vector, const RY: usize, const RX: usize>
                 let mut d = [[V::splat(V::Lane::ZERO); MOST_POINTS]; MOST_POINTS];
                 for i in 0..rows {
                     for j in 0..columns {
-                        d[i][j] = V::load(from.wrapping_add(i * data.steps.0 + j * data.steps.1));
+                        d[i][j] = V::load(from.wrapping_add(down[i] + along[j]));
                     }
                     d[i] = of_data::<V, RX>(d[i]);
                 }

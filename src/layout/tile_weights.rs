@@ -1,8 +1,8 @@
 //! Weights that are transformed for tiles: which taps make them, and where they stand.
 //!
 //! The weights of a panel of output channels are
-//! `[phase][term][pass of input channels][point][chain of input channels][tap block][input channel]`
-//! `[output channel]`. Phases are in the order of packed filters.
+//! `[phase][term][pass of input channels][point][tap block][input channel][output channel]`. Phases are in the order of
+//! packed filters.
 
 use crate::compute::Compute;
 use crate::kernel::{Dispatch, Kernels, MOST_TAPS, TileKind, TileTransforms};
@@ -22,9 +22,7 @@ pub(crate) struct TermTaps {
     /// The kind of the tiles.
     pub kind: TileKind,
     pub blocks: Vec<TileTaps>,
-    /// Input channels whose products are summed in one chain.
-    pub chain: usize,
-    /// Input channels whose weights stand together: some chains.
+    /// Input channels whose weights stand together.
     pub pass: usize,
 }
 
@@ -41,16 +39,9 @@ impl TermTaps {
         self.kind.points() * (self.blocks.len() * channels * width + channels.div_ceil(self.pass) * lanes)
     }
 
-    /// The chains of a pass: the index of each one's weights within a point, and its input channels.
-    pub fn chains(&self, pass: &Range<usize>, width: usize) -> TVec<(usize, Range<usize>)> {
-        let of_channel = self.blocks.len() * width;
-        let chain = |from: usize| (of_channel * (from - pass.start), from..(from + self.chain).min(pass.end));
-        pass.clone().step_by(self.chain).map(chain).collect()
-    }
-
     /// Transforms the weights of a pass. `chunk_of` returns the chunk of an input channel and its
     /// weights `[tap][input channel][output channel]`. `zeros` are as many as a tap has weights in a
-    /// chain.
+    /// pass.
     pub fn transform<'a, T: Compute>(
         &self,
         transforms: &TileTransforms<T>,
@@ -60,25 +51,22 @@ impl TermTaps {
         zeros: &[T],
         (to, of_point): (&mut [T], usize),
     ) {
-        for (at, chain) in self.chains(pass, width) {
-            let to = &mut to[at..];
-            let mut from = chain.start;
-            while from < chain.end {
-                let (chunk, weights) = chunk_of(from);
-                let end = chain.end.min(chunk.end);
-                for (block, at) in self.blocks.iter().zip((from - chain.start..).step_by(chain.len())) {
-                    let tap = |tap: &Option<usize>| match tap {
-                        Some(tap) => {
-                            let first = tap * chunk.len() + from - chunk.start;
-                            &weights[first * width..(first + end - from) * width]
-                        }
-                        None => &zeros[..(end - from) * width],
-                    };
-                    let taps: SmallVec<[&[T]; MOST_TAPS * MOST_TAPS]> = block.iter().map(tap).collect();
-                    transforms.filter(&taps, &mut to[at * width..], of_point);
-                }
-                from = end;
+        let mut from = pass.start;
+        while from < pass.end {
+            let (chunk, weights) = chunk_of(from);
+            let end = pass.end.min(chunk.end);
+            for (block, at) in self.blocks.iter().zip((from - pass.start..).step_by(pass.len())) {
+                let tap = |tap: &Option<usize>| match tap {
+                    Some(tap) => {
+                        let first = tap * chunk.len() + from - chunk.start;
+                        &weights[first * width..(first + end - from) * width]
+                    }
+                    None => &zeros[..(end - from) * width],
+                };
+                let taps: SmallVec<[&[T]; MOST_TAPS * MOST_TAPS]> = block.iter().map(tap).collect();
+                transforms.filter(&taps, &mut to[at * width..], of_point);
             }
+            from = end;
         }
     }
 }
@@ -158,7 +146,7 @@ impl TileWeights {
         let mut tensor = memory::zero_tensor::<T>("transformed filter", &[len])?;
         let mut view = tensor.try_as_plain_ram_mut()?;
         let mut to = view.as_slice_mut::<T>()?;
-        let longest = self.phases.iter().flatten().map(|term| term.chain).max().unwrap_or(0);
+        let longest = self.phases.iter().flatten().map(|term| term.pass).max().unwrap_or(0);
         let zeros = memory::zeros("weights of zero", longest * panels.iter().max().unwrap_or(&0))?;
         for width in panels.iter().copied() {
             for (terms, taps) in self.phases.iter().zip(taps) {

@@ -31,11 +31,12 @@ use crate::estimate::cost::{self, Cost};
 use crate::estimate::machine::Machine;
 use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{
-    Dispatch, Kernels, PointStrides, Source, Start, TileData, TileKind, TilePositions, split_positions,
+    Chains, ChannelTile, Dispatch, Kernels, PointStrides, Source, Start, TileData, TileKind, TilePositions,
+    short_result, split_positions,
 };
 use crate::layout::filter::{FilterLayout, PackedFilter, panel_heights};
 use crate::layout::input_tile::{CopyPlan, GridBlocks, InputTiles};
-use crate::layout::panels::{PanelShape, Panels};
+use crate::layout::panels::{Panel, PanelShape, Panels};
 use crate::layout::taps::TapTable;
 use crate::layout::tile_weights::{TermTaps, TileWeights};
 use crate::memory::{self, Aligned, Scratch, reserved};
@@ -46,7 +47,7 @@ use crate::simd::isa::Isa;
 use crate::simd::vector::prefetch_all;
 use crate::spec::{DataFormat, Problem};
 use std::ops::Range;
-use tiles::{Lattice, TapBlock, Term, TileInput, TilePhase, TileTable, Tiling};
+use tiles::{Lattice, TapBlock, Term, TermPoint, TileInput, TileOrder, TilePhase, TileTable, Tiling, lists_columns};
 use tract_core::internal::tract_itertools::Itertools;
 use tract_core::internal::*;
 
@@ -69,7 +70,7 @@ const LONGEST_FOURIER_CHAIN: usize = 32;
 /// registers or in L1. With few, the weights of a point stay in L1 from tile to tile.
 const MOST_CHAINS_OF_PASS: usize = 4;
 
-/// As [`MOST_CHAINS_OF_PASS`], of several tap blocks, whose sums are added in L1.
+/// As [`MOST_CHAINS_OF_PASS`], of several tap blocks, if their sums are added in L1.
 const CHAINS_OF_SEVERAL_BLOCKS: usize = 2;
 
 /// Register tiles whose products are computed by one call, if weights of the next point are prefetched before each call or
@@ -115,6 +116,8 @@ pub struct Winograd {
     pub tiles: usize,
     /// Input channels per chunk of the filter.
     pub chunk: usize,
+    /// Whether the sums of several chains are added in registers.
+    in_registers: bool,
     /// Rows and columns of an accumulator block.
     pub window: (usize, usize),
     /// The kind of tiles.
@@ -178,12 +181,14 @@ impl TransformedTable {
 
 impl Table {
     fn new(plan: &Winograd, problem: &Problem, shape: &AccumulatorShape, lanes: usize) -> TractResult<Table> {
-        let (axes, input_tiles) = (&plan.blocked.axes, plan.blocked.input_tiles());
+        let (axes, input_tiles) = (&plan.blocked.axes, plan.input_tiles());
         let tiles = TileTable::new(axes, plan.lattices);
-        let offset = |of: &TileInput| input_tiles.tap(&of.shifts) - of.lead[0] * input_tiles.pitch - of.lead[1];
+        let (down, along) = (input_tiles.steps.0 * input_tiles.pitch, input_tiles.steps.1);
+        let offset = |of: &TileInput| input_tiles.tap(&of.shifts) - of.lead[0] * down - of.lead[1] * along;
         let offsets = tiles.data.iter().map(offset).collect();
         let taps = TapTable::new(axes, input_tiles, false, 1, problem.group_in)?;
-        let of_filter = tiles.weights(axes, |tap_blocks| plan.passes(problem, tap_blocks));
+        let of_filter =
+            tiles.weights(axes, |tap_blocks| pass(problem, (plan.tiling, plan.in_registers), plan.chunk, tap_blocks));
         let weights = tiles.phases.iter().map(|of| of_filter[of.of_filter].clone()).collect();
         let transformed = plan.transformed.as_ref();
         let transformed = transformed.map(|of| TransformedTable::new(plan, &tiles, &of.0, problem, lanes));
@@ -249,24 +254,25 @@ fn longest_chain(tiling: Tiling) -> usize {
     if matches!(tiling, Tiling::Fourier { .. }) { LONGEST_FOURIER_CHAIN } else { LONGEST_CHAIN }
 }
 
-/// Input channels per chain for this many tap blocks.
+/// The input channels of a chain of a term of so many tap blocks. A chain has one tap block, or several if all its input
+/// channels have few products.
 fn chain(problem: &Problem, tiling: Tiling, tap_blocks: usize) -> usize {
     let longest = longest_chain(tiling);
-    even_part(problem.group_in, longest / tap_blocks.clamp(1, longest))
+    even_part(problem.group_in, (MOST_CHAINS_OF_PASS * longest / tap_blocks.max(1)).clamp(1, longest))
 }
 
-/// The most chains whose weights are transformed together, for this many tap blocks.
-fn chains_of_pass(tap_blocks: usize) -> usize {
-    if tap_blocks == 1 { MOST_CHAINS_OF_PASS } else { CHAINS_OF_SEVERAL_BLOCKS }
+/// The tap blocks of a chain of so many input channels. The weights of those of different runs are not adjacent.
+fn blocks_of_chain(tiling: Tiling, chain: usize, point: &TermPoint) -> usize {
+    if point.runs.len() > 1 { 1 } else { even_part(point.blocks, longest_chain(tiling) / chain.max(1)) }
 }
 
-/// Returns the input channels per chain for this many tap blocks, and the input channels whose
-/// weights are transformed together.
-fn passes(problem: &Problem, tiling: Tiling, chunk: usize, tap_blocks: usize) -> (usize, usize) {
+/// The input channels of a term of so many tap blocks whose weights are transformed together: those of some chains.
+fn pass(problem: &Problem, (tiling, in_registers): (Tiling, bool), chunk: usize, tap_blocks: usize) -> usize {
     let chain = chain(problem, tiling, tap_blocks);
-    let pass = chain * chains_of_pass(tap_blocks);
+    let chains = if tap_blocks == 1 || in_registers { MOST_CHAINS_OF_PASS } else { CHAINS_OF_SEVERAL_BLOCKS };
+    let pass = (chains * longest_chain(tiling) / tap_blocks.max(1) / chain).max(1) * chain;
     // The weights of a chunk are adjacent.
-    (chain, if chunk < pass { pass / chunk * chunk } else { pass })
+    if chunk < pass { pass / chunk * chunk } else { pass }
 }
 
 impl Algorithm for Winograd {
@@ -324,20 +330,27 @@ impl Algorithm for Winograd {
             let GridSplit { block, window } =
                 GridSplit::of(axes, lattices, &table, channels_of(problem, lanes) * element, machine);
             let blocks = GridBlocks::even(axes, block, false, false);
+            let input_tiles = InputTiles::unsplit(axes, blocks.rows, blocks.columns);
+            let sizes = (sizes(y.grid, window.0), sizes(x.grid, window.1));
+            let sizes = || sizes.0.into_iter().cartesian_product(sizes.1);
 
             let outer: usize = outer.iter().map(|axis| axis.grid).product();
-            let accumulators = y.grid.div_ceil(window.0).saturating_mul(x.grid.div_ceil(window.1));
             let phases = axes.phases();
             let vectors_in = problem.group_in.div_ceil(lanes);
-            let copied = cost::filled(&blocks.input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
+            let copied = cost::filled(&input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
             let store = cost::store_of_channels(problem, datum_type, machine);
-            let transformed = |of: &TileInput| tiles_of_data(lattices, of.several, window) * of.kind.points();
-            let transformed: usize = table.data.iter().map(transformed).sum();
-            let data = cost::TRANSFORMED.times(&[transformed, vectors_in]) * machine.rates.transforms;
+            let data = |rows: Size, columns: Size| {
+                let size = (rows.len, columns.len);
+                let transformed = |of: &TileInput| tiles_of_data(lattices, of.several, size) * of.kind.points();
+                let transformed: usize = table.data.iter().map(transformed).sum();
+                cost::TRANSFORMED.times(&[transformed, vectors_in]) * machine.rates.transforms
+            };
             let of_results = tiling.cost_of_results();
             let chunk = forced.map_or(problem.group_in, |f| f.2);
-            let weights = table.weights(axes, |tap_blocks| passes(problem, tiling, chunk, tap_blocks));
-            let weights = TileWeights::new(query.isa, weights);
+            let weights = [false, true].map(|in_registers| {
+                let pass = |tap_blocks| pass(problem, (tiling, in_registers), chunk, tap_blocks);
+                TileWeights::new(query.isa, table.weights(axes, pass))
+            });
             let beyond = cost::beyond_caches(problem, datum_type, cost::BEYOND_BY_PIXELS, lanes, machine);
             for (positions, nv) in tiles.iter().copied().filter(|(positions, nv)| positions * nv >= 6) {
                 let width = nv * lanes;
@@ -345,6 +358,8 @@ impl Algorithm for Winograd {
                 if forced.is_some_and(|f| (f.0, f.1) != (width, last_width)) {
                     continue;
                 }
+                let in_registers = query.sizes.chained_tiles.contains(&(1, nv));
+                let weights = &weights[usize::from(in_registers)];
                 let panels = problem.group_out.div_ceil(width);
                 let vectors_out = (panels - 1) * nv + last_width / lanes;
                 let of_run = |tiles_of_run: usize| {
@@ -356,13 +371,27 @@ impl Algorithm for Winograd {
                 let bytes = of_group.saturating_mul(problem.group);
                 let ways: &[bool] = match query.layout {
                     None if bytes <= query.transformed_bytes => &[false, true],
-                    Some(FilterLayout::Tiles { tiles, .. }) if *tiles == weights => &[true],
+                    Some(FilterLayout::Tiles { tiles, .. }) if tiles == weights => &[true],
                     _ => &[false],
                 };
-                let of_term = |tiles: usize, term: &Term, in_filter: bool| {
+                let of_term = |of: &TilePhase, term: &Term, size: [Size; 2], in_filter: bool| {
                     let (products, points) = (term.products(), term.kind.points());
-                    let of_chain = chain(problem, tiling, term.tap_blocks.len());
-                    let of_pass = chains_of_pass(term.tap_blocks.len()) * of_chain;
+                    let tiles = tiles_of_phase(lattices, of, size, (false, false));
+                    let multiplied = term
+                        .points
+                        .iter()
+                        .map(|point| (tiles_of_phase(lattices, of, size, point.zero_if_short), point.blocks));
+                    // All points have one of four numbers of tiles.
+                    let mut multiplied_alike: TVec<(usize, usize)> = TVec::new();
+                    for (tiles, blocks) in multiplied {
+                        match multiplied_alike.iter_mut().find(|(of, _)| *of == tiles) {
+                            Some((_, products)) => *products += blocks,
+                            None => multiplied_alike.push((tiles, blocks)),
+                        }
+                    }
+                    let multiplied: Cost =
+                        multiplied_alike.iter().map(|(tiles, products)| of_run(*tiles) * *products).sum();
+                    let of_pass = pass(problem, (tiling, in_registers), chunk, term.tap_blocks.len());
                     let of_pixel = [channels_of(problem, lanes) * element, of_pass * element];
                     let pixels = tiles.saturating_mul(products);
                     let read_again = cost::read_in_passes(pixels, of_pixel, lanes * element, machine) * panels;
@@ -371,20 +400,29 @@ impl Algorithm for Winograd {
                         false => cost::TRANSFORMED_WEIGHTS * machine.rates.transforms,
                     };
                     let weights = of_weight.times(&[problem.group_in, vectors_out, term.tap_blocks.len(), points]);
-                    let runs: usize = term.points.iter().map(|runs| runs.len()).sum();
-                    let chains = runs.saturating_mul(problem.group_in / of_chain);
-                    let result = of_results * points * machine.rates.transforms + cost::SUMMED * chains;
-                    of_run(tiles) * problem.group_in * products
-                        + weights
-                        + result.times(&[tiles, vectors_out])
-                        + read_again
+                    let of_chain = chain(problem, tiling, term.tap_blocks.len());
+                    let chains = term.points.iter().map(|point| {
+                        point.blocks.div_ceil(blocks_of_chain(tiling, of_chain, point))
+                            * problem.group_in.div_ceil(of_chain)
+                    });
+                    let chains: usize = chains.sum();
+                    let passes = problem.group_in.div_ceil(of_pass);
+                    let sums = match in_registers {
+                        true => cost::SUMMED.times(&[points, passes]) + cost::ADDED_IN_REGISTERS * chains,
+                        false => cost::SUMMED * chains,
+                    };
+                    let set_up = cost::POINT.times(&[points, passes, panels]);
+                    let result = of_results * points * machine.rates.transforms + sums;
+                    multiplied * problem.group_in + weights + result.times(&[tiles, vectors_out]) + read_again + set_up
                 };
                 for &in_filter in ways {
-                    let of_phase = |of: &TilePhase| {
-                        let tiles = tiles_of_phase(lattices, of, window);
-                        of.terms.iter().map(|term| of_term(tiles, term, in_filter)).sum::<Cost>()
-                    };
-                    let multiplied = (table.phases.iter().map(of_phase).sum::<Cost>() + data) * accumulators;
+                    let multiplied = sizes().filter(|(rows, columns)| rows.count * columns.count > 0);
+                    let multiplied = multiplied.map(|(rows, columns)| {
+                        let terms = table.phases.iter().flat_map(|of| of.terms.iter().map(move |term| (of, term)));
+                        let terms = terms.map(|(of, term)| of_term(of, term, [rows, columns], in_filter));
+                        (terms.sum::<Cost>() + data(rows, columns)) * (rows.count * columns.count)
+                    });
+                    let multiplied: Cost = multiplied.sum();
                     let stored = store.times(&[y.grid, x.grid, vectors_out, phases]);
                     let image = (multiplied + stored) * outer + copied * blocks.count;
                     let cost = (image.times(&[problem.group, problem.batch]) + beyond).rounded();
@@ -406,6 +444,7 @@ impl Algorithm for Winograd {
                             },
                             tiles: positions,
                             chunk,
+                            in_registers,
                             window,
                             tiling,
                             lattices,
@@ -434,7 +473,7 @@ impl Algorithm for Winograd {
 
     fn working_bytes(&self, problem: &Problem, element: usize) -> usize {
         let Blocked { width, ref axes, .. } = self.blocked;
-        let input_tiles = self.blocked.input_tiles();
+        let input_tiles = self.input_tiles();
         // Pixels have an odd number of whole vectors and are made from a vector of planes.
         let channels = problem.group_in.saturating_add(4 * width);
         let block = input_tiles
@@ -444,13 +483,14 @@ impl Algorithm for Winograd {
         let of_data =
             |of: &TileInput| tiles_of_data(self.lattices, of.several, self.window).saturating_mul(of.kind.points());
         let data = table.data.iter().map(of_data).fold(0, usize::saturating_add).saturating_mul(channels);
+        let size = [self.window.0, self.window.1].map(|len| Size { len, is_last: false, count: 1 });
         let terms = || table.phases.iter().flat_map(|of| of.terms.iter().map(move |term| (of, term)));
-        let points =
-            terms().map(|(of, term)| tiles_of_phase(self.lattices, of, self.window).saturating_mul(term.kind.points()));
-        // See [`passes`].
-        let weights = terms().map(|(_, term)| term.kind.points() * term.tap_blocks.len().max(LONGEST_CHAIN));
-        let weights = weights.max().filter(|_| self.transformed.is_none());
-        let weights = weights.unwrap_or(0).saturating_mul(MOST_CHAINS_OF_PASS);
+        let points = terms().map(|(of, term)| {
+            tiles_of_phase(self.lattices, of, size, (false, false)).saturating_mul(term.kind.points())
+        });
+        // See [`pass`].
+        let weights = terms().map(|(_, term)| term.kind.points() * MOST_CHAINS_OF_PASS * LONGEST_CHAIN);
+        let weights = weights.max().filter(|_| self.transformed.is_none()).unwrap_or(0);
         let points = points.max().unwrap_or(0);
         data.saturating_add(points.saturating_add(weights).saturating_mul(width))
             .saturating_mul(element)
@@ -522,24 +562,45 @@ fn tiles_of_data(lattices: [Lattice; 2], several: [bool; 2], window: (usize, usi
     of_axis(0, window.0).saturating_mul(of_axis(1, window.1))
 }
 
-/// The tiles of an accumulator block of `window` rows and columns that a phase multiplies.
-fn tiles_of_phase(lattices: [Lattice; 2], of: &TilePhase, window: (usize, usize)) -> usize {
-    let by_columns = lists_columns(lattices);
-    let of_axis = |axis: usize, len: usize, outer: bool| {
-        let lead = if outer { of.lead[axis] } else { lattices[axis].lead };
-        lattices[axis].count(of.several[axis], lead, len)
-    };
-    of_axis(0, window.0, !by_columns).saturating_mul(of_axis(1, window.1, by_columns))
+/// The size of accumulator blocks along an axis.
+#[derive(Clone, Copy)]
+struct Size {
+    len: usize,
+    /// Whether they have the last positions of the axis.
+    is_last: bool,
+    count: usize,
 }
 
-/// Whether tiles are listed column by column. Otherwise they are listed row by row.
-///
-/// Tiles that only other phases multiply, or whose data only other tiles read, are the last ones.
-fn lists_columns(lattices: [Lattice; 2]) -> bool {
-    lattices[1].beyond > 0
+/// The sizes of the blocks of at most `len` positions that an axis of `grid` positions is split into: all but the last
+/// one, and the last one.
+fn sizes(grid: usize, len: usize) -> [Size; 2] {
+    let count = grid.div_ceil(len).max(1) - 1;
+    [Size { len, is_last: false, count }, Size { len: grid - count * len, is_last: true, count: 1 }]
+}
+
+/// The tiles of an accumulator block that a phase has results in, and whose data differ from zero at a point that is zero
+/// in tiles that are short along rows, or along columns.
+fn tiles_of_phase(lattices: [Lattice; 2], of: &TilePhase, size: [Size; 2], zero_if_short: (bool, bool)) -> usize {
+    let by_columns = lists_columns(lattices);
+    let of_axis = |axis: usize, is_outer: bool, is_zero: bool| {
+        let (lattice, lead, several) = (lattices[axis], of.lead[axis], of.several[axis]);
+        let Size { len, is_last, .. } = size[axis];
+        let skips_last = lattice.skips_last(several, lead, len);
+        let is_short = is_last && !skips_last && lattice.is_last_short(several, len);
+        let lead = if is_outer || skips_last { lead } else { lattice.lead };
+        lattice.count(several, lead, len) - usize::from(is_short && is_zero)
+    };
+    let rows = of_axis(0, !by_columns, zero_if_short.0);
+    rows.saturating_mul(of_axis(1, by_columns, zero_if_short.1))
 }
 
 impl Winograd {
+    /// The input tiles of a block.
+    fn input_tiles(&self) -> InputTiles {
+        let Blocked { rows, columns, overhang, ref axes, .. } = self.blocked;
+        InputTiles::unsplit(axes, rows + overhang.0, columns + overhang.1)
+    }
+
     fn shape(&self) -> AccumulatorShape {
         let columns = self.blocked.axes.columns();
         AccumulatorShape {
@@ -562,11 +623,6 @@ impl Winograd {
         let [rows, columns] = self.lattices.map(|lattice| (lattice.results - 1) * lattice.gap.unwrap_or(0));
         rows.saturating_mul(input_tiles.pitch).saturating_add(columns)
     }
-
-    /// See [`passes`].
-    fn passes(&self, problem: &Problem, tap_blocks: usize) -> (usize, usize) {
-        passes(problem, self.tiling, self.chunk, tap_blocks)
-    }
 }
 
 /// The data that all tasks share.
@@ -578,7 +634,7 @@ struct Prepared<'a, E: Element> {
     panels: Panels<'a, E>,
     /// The weights that were transformed when the filter was packed.
     transformed: Option<(&'a TransformedTable, &'a [E::Compute])>,
-    /// Zeros, as many as a tap has weights in a chain.
+    /// Zeros, as many as a tap has weights in a pass.
     zeros: Vec<E::Compute>,
     input: GroupedInput<'a, E>,
     accumulators: Accumulators<'a, E>,
@@ -592,6 +648,15 @@ struct Pixels<'a, T> {
     size: usize,
     /// Pixels per row.
     pitch: usize,
+    /// Rows and columns of pixels from a position of the grid to the next.
+    steps: (usize, usize),
+}
+
+impl<T> Pixels<'_, T> {
+    /// Elements from a position of the grid to the next along rows and columns.
+    fn strides(&self) -> [usize; 2] {
+        [self.steps.0 * self.pitch * self.size, self.steps.1 * self.size]
+    }
 }
 
 /// Positions of the grid: those of an accumulator block.
@@ -603,10 +668,30 @@ struct Window {
 
 /// The tiles of an accumulator block that have results along the same axes.
 struct Tiles {
+    order: TileOrder,
+    /// The tiles that points multiply, by whether they are zero in tiles that are short along rows and columns.
+    multiplied: [Range<usize>; 4],
     /// The index of each tile's first pixel in the block's input.
     starts: Vec<usize>,
-    /// Tiles per position of the outer axis.
-    inner: usize,
+}
+
+/// How the products of a point are computed.
+struct Calls<T: 'static> {
+    /// Whether there are several chains.
+    several: bool,
+    /// Tap blocks and input channels of a chain.
+    chains: (usize, usize),
+    /// The register tiles: see [`split_positions`].
+    tiles: TVec<(&'static ChannelTile<T>, usize, usize)>,
+}
+
+/// Where the results of a phase's tiles go.
+struct Results {
+    /// The first tile that has results of the phase. Others follow it.
+    first: usize,
+    /// The index of each tile's results among the accumulator block's sums. Results outside the accumulator block go
+    /// after its sums.
+    offsets: Vec<usize>,
 }
 
 /// What the phases of an accumulator block share, as far as it has been computed.
@@ -615,22 +700,47 @@ struct Transformed {
     tiles: [Option<Tiles>; 4],
     /// The offset of each data's transformed tiles.
     data: Vec<Option<usize>>,
-    /// Per phase, the indices of each tile's results among the accumulator block's sums. Results
-    /// outside the accumulator block go after its sums.
-    results: Vec<Option<Vec<usize>>>,
+    /// Whether all data of each phase are transformed.
+    is_complete: Vec<bool>,
     /// Elements of transformed tiles.
     used: usize,
+    /// Per phase. They serve all accumulator blocks of a size.
+    results: Vec<Option<Results>>,
+    /// The size of an accumulator block, and whether it has the last rows and columns of the grid.
+    size: ([usize; 2], [bool; 2]),
 }
 
 impl Transformed {
     fn new(tiles: &TileTable) -> Transformed {
-        let results = vec![None; tiles.phases.len()];
-        Transformed { tiles: [const { None }; 4], data: vec![None; tiles.data.len()], results, used: 0 }
+        Transformed {
+            tiles: [const { None }; 4],
+            data: vec![None; tiles.data.len()],
+            is_complete: vec![false; tiles.phases.len()],
+            used: 0,
+            results: tiles.phases.iter().map(|_| None).collect(),
+            size: ([0, 0], [false, false]),
+        }
     }
 
-    fn index(several: [bool; 2]) -> usize {
-        2 * usize::from(several[0]) + usize::from(several[1])
+    /// Begins with another accumulator block, of a grid of so many rows and columns.
+    fn begin(&mut self, window: &Window, grid: [usize; 2]) {
+        self.tiles = [const { None }; 4];
+        self.data.fill(None);
+        self.is_complete.fill(false);
+        self.used = 0;
+        let positions = [&window.rows, &window.columns];
+        let is_last = [0, 1].map(|axis: usize| positions[axis].end == grid[axis]);
+        let size = (positions.map(|of| of.len()), is_last);
+        if self.size != size {
+            self.size = size;
+            self.results.iter_mut().for_each(|results| *results = None);
+        }
     }
+}
+
+/// The index of what depends on a property of rows and of columns.
+fn index_of([rows, columns]: [bool; 2]) -> usize {
+    2 * usize::from(rows) + usize::from(columns)
 }
 
 impl<'a, E: Element> Prepared<'a, E> {
@@ -659,7 +769,7 @@ impl<'a, E: Element> Prepared<'a, E> {
             kernels,
             table: tables,
             panels: Panels::new(problem, kernels, panels, filter, operands.bias)?,
-            zeros: memory::zeros("weights of zero", plan.blocked.width * LONGEST_CHAIN)?,
+            zeros: memory::zeros("weights of zero", plan.blocked.width * MOST_CHAINS_OF_PASS * LONGEST_CHAIN)?,
             input: GroupedInput::new(problem, axes, operands.input),
             accumulators: Accumulators::new(problem, axes, kernels, shape, &tables.accumulators, operands.epilogue),
         })
@@ -685,11 +795,12 @@ impl<'a, E: Element> Prepared<'a, E> {
         let pixels = block.of(inside + size * plan.slack(input_tiles) + lanes)?;
         let (source, to) = (self.input.of(task, g), (&mut pixels[..inside], size));
         self.input.fill_pixels((self.kernels, input_tiles), copy_plan, &source, to, (ragged, tile))?;
-        let pixels = Pixels { data: pixels, size, pitch: input_tiles.pitch };
+        let pixels = Pixels { data: pixels, size, pitch: input_tiles.pitch, steps: input_tiles.steps };
         let origin = (task.rows.start, task.columns.start);
         let pitch = task.columns.len();
         let first_panel = self.panels.within(task.channels.clone()).next().map(|panel| panel.index);
         let first_phase = task.output.outer_phases.first().map(|outer| outer * self.phases_per_outer());
+        let first = (first_panel, first_phase);
         // Allocates for all data at once, as growing the buffer would lose its contents.
         let of_data = |of: &TileInput| {
             let tiles = tiles_of_data(plan.lattices, of.several, plan.window);
@@ -699,10 +810,11 @@ impl<'a, E: Element> Prepared<'a, E> {
         let mut transformed = Transformed::new(&self.table.tiles);
         let panels = self.panels.within(task.channels.clone());
         self.accumulators.run(task, (g, pitch), panels, (tile, ragged), |of, sums| {
-            if (Some(of.panel.index), Some(of.phase)) == (first_panel, first_phase) {
-                transformed = Transformed::new(&self.table.tiles);
+            let window = window_of(&of, origin, pitch);
+            if let Some(window) = window.as_ref().filter(|_| (Some(of.panel.index), Some(of.phase)) == first) {
+                transformed.begin(window, self.grid());
             }
-            if let Some(window) = window_of(&of, origin, pitch) {
+            if let Some(window) = window {
                 self.transform(of.phase, &window, (origin, pitch, pixels), (&mut transformed, data))?;
             }
             if !self.multiply(g, &of, &transformed, data, (weights, products), sums)? {
@@ -727,6 +839,12 @@ impl<'a, E: Element> Prepared<'a, E> {
         (PointStrides { point, tile: size }, kind.points() * point)
     }
 
+    /// Rows and columns.
+    fn grid(&self) -> [usize; 2] {
+        let (_, y, x) = self.plan.blocked.axes.parts();
+        [y.grid, x.grid]
+    }
+
     /// Phases of rows and columns.
     fn phases_per_outer(&self) -> usize {
         let (_, y, x) = self.plan.blocked.axes.parts();
@@ -743,51 +861,70 @@ impl<'a, E: Element> Prepared<'a, E> {
         let [y, x] = self.plan.lattices;
         let rows = y.origins(several[0], window.rows.start..window.rows.end + y.beyond);
         let columns = x.origins(several[1], window.columns.start..window.columns.end + x.beyond);
-        let rows: Vec<usize> = rows.map(|row| (row - origin.0) * pixels.pitch * pixels.size).collect();
-        let columns: Vec<usize> = columns.map(|column| (column - origin.1) * pixels.size).collect();
-        let (outer, inner) = if lists_columns(self.plan.lattices) { (columns, rows) } else { (rows, columns) };
-        let mut starts = reserved("winograd tiles", outer.len() * inner.len())?;
-        starts.extend(outer.iter().cartesian_product(&inner).map(|(outer, inner)| outer + inner));
-        Ok(Tiles { starts, inner: inner.len() })
+        let [down, along] = pixels.strides();
+        let rows: Vec<usize> = rows.map(|row| (row - origin.0) * down).collect();
+        let columns: Vec<usize> = columns.map(|column| (column - origin.1) * along).collect();
+        let order = self.order(several, window, true);
+        let mut starts = reserved("winograd tiles", rows.len() * columns.len())?;
+        let sections = order.sections();
+        let places = sections.iter().flat_map(|section| order.places(section));
+        starts.extend(places.map(|[row, column]| rows[row] + columns[column]));
+        let zero = [(false, false), (false, true), (true, false), (true, true)];
+        Ok(Tiles { order, multiplied: zero.map(|zero| order.multiplied(zero)), starts })
     }
 
-    /// Returns the offsets of the results of a phase's tiles among the sums of an accumulator block.
-    fn results(&self, phase: usize, window: &Window, pitch: usize) -> TractResult<Vec<usize>> {
+    /// See [`TileOrder::new`].
+    fn order(&self, several: [bool; 2], window: &Window, beyond: bool) -> TileOrder {
+        let positions = [&window.rows, &window.columns];
+        TileOrder::new(self.plan.lattices, several, positions, self.grid(), beyond)
+    }
+
+    /// Returns where the results of a phase's tiles go.
+    fn results(&self, phase: usize, window: &Window, pitch: usize) -> TractResult<Results> {
         let (plan, of) = (self.plan, &self.table.tiles.phases[phase]);
         let width = plan.blocked.width;
         let outside = plan.shape().most * width;
-        // Along an axis, the offset of each result of each tile. That of results outside the accumulator block is `outside`.
-        let along = |axis: usize, positions: &Range<usize>, step: usize| -> TractResult<Vec<usize>> {
+        // Along an axis, the offset of each result of each tile, of whole tiles or of short ones. That of results outside
+        // the accumulator block is `outside`.
+        let along = |axis: usize, positions: &Range<usize>, step: usize, short: bool| -> TractResult<Vec<usize>> {
             let (lattice, lead, several) = (plan.lattices[axis], of.lead[axis], of.several[axis]);
             let gap = lattice.gap.filter(|_| several);
             let tiles = lattice.count(several, lattice.lead, positions.len());
             let mut offsets = reserved("winograd tiles", tiles * lattice.results)?;
+            let place = |i: usize| if short { short_result(i, lattice.results) } else { Some(i) };
+            let ahead = |i: usize| if i == 0 { Some(0) } else { Some(i * gap?) };
             for origin in lattice.origins(several, positions.clone()) {
-                let ahead = |i: usize| if i == 0 { Some(0) } else { Some(i * gap?) };
                 let position = |ahead: usize| (origin + ahead).checked_sub(lead).filter(|at| positions.contains(at));
                 let offset = |at: usize| (at - positions.start) * step;
-                offsets.extend((0..lattice.results).map(|i| ahead(i).and_then(position).map_or(outside, offset)));
+                let offset = |i: usize| place(i).and_then(ahead).and_then(position).map_or(outside, offset);
+                offsets.extend((0..lattice.results).map(offset));
             }
             Ok(offsets)
         };
-        let (rows, columns) = (along(0, &window.rows, pitch * width)?, along(1, &window.columns, width)?);
-        let [rows, columns] = [(&rows, 0), (&columns, 1)].map(|(of, axis)| of.chunks(plan.lattices[axis].results));
-        let by_columns = lists_columns(plan.lattices);
-        let (outer, inner) = if by_columns { (columns, rows) } else { (rows, columns) };
-        // The last tiles may be ones that only other phases have results in.
-        let has_results = |tile: &[usize]| tile.iter().any(|offset| *offset < outside);
-        let used = outer.clone().rposition(has_results).map_or(0, |last| last + 1);
-        let of_tile = plan.lattices[0].results * plan.lattices[1].results;
-        let mut results = reserved("winograd tiles", used * inner.len() * of_tile)?;
-        for outer in outer.take(used) {
-            for inner in inner.clone() {
-                let (rows, columns) = if by_columns { (inner, outer) } else { (outer, inner) };
-                for row in rows {
-                    results.extend(columns.iter().map(|column| (row + column).min(outside)));
+        let both = |axis: usize, positions: &Range<usize>, step: usize| -> TractResult<[Vec<usize>; 2]> {
+            Ok([along(axis, positions, step, false)?, along(axis, positions, step, true)?])
+        };
+        let (rows, columns) = (both(0, &window.rows, pitch * width)?, both(1, &window.columns, width)?);
+        let [of_row, of_column] = plan.lattices.map(|lattice| lattice.results);
+        let order = self.order(of.several, window, false);
+        let of_tile = of_row * of_column;
+        let mut offsets = reserved("winograd tiles", rows[0].len() * columns[0].len())?;
+        for section in &order.sections() {
+            let (rows, columns) = (&rows[usize::from(section.1.0)], &columns[usize::from(section.1.1)]);
+            for [row, column] in order.places(section) {
+                let columns = &columns[column * of_column..][..of_column];
+                for row in &rows[row * of_row..][..of_row] {
+                    offsets.extend(columns.iter().map(|column| (row + column).min(outside)));
                 }
             }
         }
-        Ok(results)
+        // The first tiles, or the last ones, may be ones that only other phases have results in.
+        let has_results = |tile: &[usize]| tile.iter().any(|offset| *offset < outside);
+        let first = offsets.chunks(of_tile).position(has_results).unwrap_or(0);
+        let end = offsets.chunks(of_tile).rposition(has_results).map_or(first, |last| last + 1);
+        offsets.truncate(end * of_tile);
+        offsets.drain(..first * of_tile);
+        Ok(Results { first, offsets })
     }
 
     /// Transforms what a phase reads of an accumulator block, unless another phase has read it.
@@ -799,18 +936,22 @@ impl<'a, E: Element> Prepared<'a, E> {
         (transformed, to): (&mut Transformed, &mut [E::Compute]),
     ) -> TractResult<()> {
         let of_phase = &self.table.tiles.phases[phase];
-        if transformed.results[phase].is_some() || of_phase.terms.is_empty() {
+        if transformed.is_complete[phase] || of_phase.terms.is_empty() {
             return Ok(());
         }
-        transformed.results[phase] = Some(self.results(phase, window, pitch)?);
-        let index = Transformed::index(of_phase.several);
+        transformed.is_complete[phase] = true;
+        if transformed.results[phase].is_none() {
+            transformed.results[phase] = Some(self.results(phase, window, pitch)?);
+        }
+        let index = index_of(of_phase.several);
         let tiles = match &mut transformed.tiles[index] {
             Some(tiles) => &*tiles,
             none => none.insert(self.tiles(of_phase.several, window, (origin, pixels))?),
         };
         let lanes = self.kernels.lanes;
-        let steps = self.plan.lattices.map(|lattice| lattice.gap.unwrap_or(0) * pixels.size);
-        let (down, along) = (steps[0] * pixels.pitch, steps[1]);
+        let [down, along] = pixels.strides();
+        let [rows, columns] = self.plan.lattices.map(|lattice| lattice.gap.unwrap_or(0));
+        let (down, along) = (rows * down, columns * along);
         for block in of_phase.terms.iter().flat_map(|term| &term.tap_blocks) {
             if transformed.data[block.data].is_some() {
                 continue;
@@ -818,14 +959,20 @@ impl<'a, E: Element> Prepared<'a, E> {
             let kind = self.table.tiles.data[block.data].kind;
             // A Fourier tile has one axis. The other one's step is zero.
             let steps = if matches!(kind, TileKind::Fourier { .. }) { (0, down + along) } else { (down, along) };
-            let data = TileData {
-                pixels: &pixels.data[self.table.offsets[block.data] * pixels.size..],
-                starts: &tiles.starts,
-                steps,
-                channels: self.problem.group_in.next_multiple_of(lanes),
-            };
             let (strides, len) = self.strides(kind, tiles.starts.len(), self.channels());
-            self.kernels.tile_transforms(kind).data(&data, &mut to[transformed.used..], strides);
+            let mut first = 0;
+            for ([rows, columns], short) in tiles.order.sections() {
+                let data = TileData {
+                    pixels: &pixels.data[self.table.offsets[block.data] * pixels.size..],
+                    starts: &tiles.starts[first..first + rows.len() * columns.len()],
+                    steps,
+                    channels: self.problem.group_in.next_multiple_of(lanes),
+                    short,
+                };
+                let to = &mut to[transformed.used + first * strides.tile..];
+                self.kernels.tile_transforms(kind).data(&data, to, strides);
+                first += data.starts.len();
+            }
             transformed.data[block.data] = Some(transformed.used);
             transformed.used += len;
         }
@@ -847,8 +994,8 @@ impl<'a, E: Element> Prepared<'a, E> {
         let width = of.panel.width;
         let bias = self.panels.bias(g, of.panel);
         let of_phase = &self.table.tiles.phases[of.phase];
-        let tiles = transformed.tiles[Transformed::index(of_phase.several)].as_ref();
-        let Some((results, tiles)) = transformed.results[of.phase].as_ref().zip(tiles) else {
+        let tiles = transformed.tiles[index_of(of_phase.several)].as_ref();
+        let Some((Results { first, offsets }, tiles)) = transformed.results[of.phase].as_ref().zip(tiles) else {
             for run in of.runs {
                 let pixels = sums[run.at..].chunks_mut(plan.blocked.width).take(run.positions.len());
                 pixels.for_each(|sums| sums[..width].copy_from_slice(bias));
@@ -861,9 +1008,9 @@ impl<'a, E: Element> Prepared<'a, E> {
             let in_filter = self.transformed.map(|(at, filter)| &filter[at.first(plan, g, of, at_term)..]);
             let transforms = self.kernels.tile_transforms(term.kind);
             let points = term.kind.points();
-            let count = results.len() / term.kind.offsets();
+            let count = offsets.len() / term.kind.offsets();
             let (of_data, _) = self.strides(term.kind, tiles.starts.len(), self.channels());
-            let step = tiles.inner * of_data.tile;
+            let step = tiles.order.inner() * of_data.tile;
             let offset = |block: &TapBlock| {
                 let outer = block.ahead[usize::from(lists_columns(self.plan.lattices))];
                 transformed.data[block.data].map(|begin| begin + outer * step).context("winograd: data of no phase")
@@ -884,66 +1031,106 @@ impl<'a, E: Element> Prepared<'a, E> {
                         weights
                     }
                 };
-                let chains = taps.chains(&pass, width);
-                let adds_chains = self.panels.tiles(of.panel).iter().any(|tile| tile.adds_chains());
-                let in_registers = tap_blocks.len() == 1 && chains.len() > 1 && adds_chains;
-                for (point, runs) in term.points.iter().enumerate() {
+                // Where the weights of each block of taps are.
+                let weights_of: TVec<usize> = (0..tap_blocks.len()).map(|block| block * pass.len() * width).collect();
+                let mut calls = None;
+                for (at, point) in term.points.iter().enumerate() {
+                    let runs = &point.runs;
                     // The next weights, which are prefetched part by part.
                     let prefetched = of_pass.filter(|_| plan.prefetches);
-                    let ahead = prefetched.map_or(&[][..], |filter| &filter[(point + 1) * of_point..]);
+                    let ahead = prefetched.map_or(&[][..], |filter| &filter[(at + 1) * of_point..]);
                     let ahead = &ahead[..of_point.min(ahead.len())];
-                    let weights = &weights[point * of_point..][..of_point];
-                    let products = &mut products[point * of_products.point..];
-                    if runs.is_empty() {
-                        let tiles = products.chunks_mut(of_products.tile).take(if from == 0 { count } else { 0 });
-                        tiles.for_each(|tile| tile[..width].fill(E::Compute::ZERO));
+                    let weights = &weights[at * of_point..][..of_point];
+                    let products = &mut products[at * of_products.point..];
+                    let data_of_point = at * of_data.point + pass.start;
+                    // The tiles that are multiplied, of those of the phase. The products of others are zero.
+                    let multiplied = &tiles.multiplied[index_of(point.zero_if_short.into())];
+                    let multiplied = match runs.is_empty() {
+                        true => 0..0,
+                        false => {
+                            multiplied.start.saturating_sub(*first)..multiplied.end.saturating_sub(*first).min(count)
+                        }
+                    };
+                    if from == 0 && multiplied.len() < count {
+                        let tiles = (0..multiplied.start.min(count)).chain(multiplied.end..count);
+                        tiles.for_each(|tile| products[tile * of_products.tile..][..width].fill(E::Compute::ZERO));
+                    }
+                    if multiplied.is_empty() {
                         continue;
                     }
+                    let joined: [TVec<usize>; 2];
+                    let (data_of, weights_of) = if let [run] = &runs[..] {
+                        (&tap_blocks[run.clone()], &weights_of[run.clone()])
+                    } else {
+                        let of_runs = |of: &[usize]| runs.iter().flat_map(|run| &of[run.clone()]).copied().collect();
+                        joined = [of_runs(&tap_blocks), of_runs(&weights_of)];
+                        (&joined[0][..], &joined[1][..])
+                    };
+                    // Most points have the same chains and register tiles.
+                    let key = (multiplied.len(), point.blocks, runs.len());
+                    if calls.as_ref().is_none_or(|(of, _)| *of != key) {
+                        calls =
+                            Some((key, self.calls(of.panel, multiplied.len(), point, (pass.len(), tap_blocks.len()))));
+                    }
+                    let Some((_, Calls { several, chains: (of_blocks, of_channels), tiles })) = &calls else {
+                        continue;
+                    };
                     // Sums that are added in memory are to be in L1 still.
-                    let one_call = ahead.is_empty() && (in_registers || chains.len() * runs.len() == 1);
-                    let at_once = if one_call { usize::MAX } else { TILES_AT_ONCE };
-                    let tiles = self.panels.tiles(of.panel).iter().copied();
-                    let tiles = tiles.filter(|tile| !in_registers || tile.adds_chains());
-                    for (tile, first, tiles) in split_positions(count, tiles) {
-                        for some in (0..tiles).step_by(at_once) {
-                            let (at, tiles) = (first + some * tile.positions(), at_once.min(tiles - some));
-                            let part = |at: usize| ahead.len() * at / count;
-                            prefetch_all(&ahead[part(at)..part(at + tiles * tile.positions())]);
+                    let one_call = ahead.is_empty() && (plan.in_registers || !several);
+                    let at_once = if one_call { count } else { TILES_AT_ONCE };
+                    let sum = if from == 0 { Start::Bias(&self.zeros) } else { Start::Add };
+                    let chains = Chains { weights: weights_of, taps: *of_blocks, channels: *of_channels };
+                    for &(tile, before, tiles) in tiles {
+                        let mut some = 0;
+                        while some < tiles {
+                            let (at, tiles) = (before + some * tile.positions(), at_once.min(tiles - some));
+                            if !ahead.is_empty() {
+                                let part = |at: usize| ahead.len() * at / multiplied.len();
+                                prefetch_all(&ahead[part(at)..part(at + tiles * tile.positions())]);
+                            }
+                            some += tiles;
+                            let at = multiplied.start + at;
                             let positions = TilePositions { tiles, stride: of_data.tile, out_stride: of_products.tile };
                             let source = Source {
                                 data,
-                                base: point * of_data.point + at * of_data.tile + pass.start,
+                                base: data_of_point + (first + at) * of_data.tile,
                                 channel_stride: 1,
                                 channels: pass.len(),
-                                taps: &tap_blocks,
+                                taps: data_of,
                                 prefetch: false,
                             };
                             let to = &mut products[at * of_products.tile..];
-                            if in_registers {
-                                let sum = if from == 0 { Start::Bias(&self.zeros) } else { Start::Add };
-                                tile.run_chains(weights, &source, taps.chain, sum, to, positions);
-                                continue;
-                            }
-                            for ((weight, chain), run) in chains.iter().cartesian_product(runs) {
-                                let source = Source {
-                                    base: source.base + chain.start - pass.start,
-                                    channels: chain.len(),
-                                    taps: &tap_blocks[run.clone()],
-                                    ..source
-                                };
-                                let is_first = chain.start == 0 && Some(run) == runs.first();
-                                let sum = if is_first { Start::Bias(&self.zeros) } else { Start::Add };
-                                let weights = &weights[weight + run.start * chain.len() * width..];
-                                tile.run(weights, &source, (sum, None), to, positions);
+                            if *several {
+                                tile.run_chains(weights, &source, &chains, sum, to, positions);
+                            } else {
+                                tile.run(&weights[weights_of[0]..], &source, (sum, None), to, positions);
                             }
                         }
                     }
                 }
             }
-            finite &= transforms.products(products, of_products, start, width, results, sums);
+            finite &= transforms.products(products, of_products, start, width, offsets, sums);
             start = Start::Add;
         }
         Ok(finite)
+    }
+
+    /// Returns how the products of a point are computed, for some tiles and the channels of a pass, of a term of so many tap
+    /// blocks.
+    fn calls(
+        &self,
+        panel: Panel,
+        tiles: usize,
+        point: &TermPoint,
+        (channels, tap_blocks): (usize, usize),
+    ) -> Calls<E::Compute> {
+        let plan = self.plan;
+        let of_channels = chain(self.problem, plan.tiling, tap_blocks);
+        let of_blocks = blocks_of_chain(plan.tiling, of_channels, point);
+        let several = point.blocks > of_blocks || channels > of_channels;
+        let of_panel = self.panels.tiles(panel).iter().copied();
+        let of_panel = of_panel.filter(|tile| !(several && plan.in_registers) || tile.adds_chains());
+        Calls { several, chains: (of_blocks, of_channels), tiles: split_positions(tiles, of_panel).collect() }
     }
 
     /// Returns the chunk of an input channel, and its weights in a phase of a panel:
@@ -976,7 +1163,8 @@ impl<'a, E: Element> Prepared<'a, E> {
                 continue;
             }
             let at = run.positions.start + i;
-            let position = (at / pitch * pixels.pitch + at % pitch) * pixels.size;
+            let [down, along] = pixels.strides();
+            let position = at / pitch * down + at % pitch * along;
             sums.copy_from_slice(self.panels.bias(g, of.panel));
             for from in (0..self.problem.group_in).step_by(plan.chunk) {
                 let (chunk, weights) = self.chunk(g, of, from);

@@ -13,7 +13,7 @@
 
 use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases, Phase};
-use crate::kernel::{CYCLIC_RESULTS, FOURIER_VALUES, MOST_TAPS, TileKind};
+use crate::kernel::{CYCLIC_RESULTS, FOURIER_VALUES, MOST_TAPS, SHORT_RESULTS, TileKind};
 use crate::layout::input_tile::AxisTiles;
 use crate::layout::tile_weights::{TermTaps, TileTaps};
 use std::collections::HashMap;
@@ -97,6 +97,11 @@ impl Tiling {
             Tiling::Cyclic => TileKind::Cyclic,
             Tiling::Fourier { values, taps } => TileKind::Fourier { values, taps },
         }
+    }
+
+    /// Returns whether the last tile along an axis can be [short](SHORT_RESULTS).
+    fn can_be_short(self) -> bool {
+        self.kind((self.taps(), self.taps())).can_be_short()
     }
 
     /// Returns whether results of a tile depend on data that none of their taps read.
@@ -245,6 +250,22 @@ impl Lattice {
         })
     }
 
+    /// Whether the last of the tiles that have results at the last `len` positions of an axis is [short](SHORT_RESULTS).
+    pub(crate) fn is_last_short(self, several: bool, len: usize) -> bool {
+        self.can_stand_apart(several) && (1..=SHORT_RESULTS).contains(&((len + self.lead) % self.results))
+    }
+
+    /// Whether a phase whose results begin `lead` positions before their tile has none in the last of the tiles that have
+    /// results at `len` positions.
+    pub(crate) fn skips_last(self, several: bool, lead: usize, len: usize) -> bool {
+        self.can_stand_apart(several) && self.count(true, lead, len) < self.count(true, self.lead, len)
+    }
+
+    /// Whether the last tile may stand apart from the others: see [`TileOrder`].
+    fn can_stand_apart(self, several: bool) -> bool {
+        several && self.gap == Some(1) && self.tiling.can_be_short()
+    }
+
     /// Splits the taps of a phase into blocks of adjacent ones. Returns, per length of a block's
     /// tile, its blocks. There may be fewer taps than that.
     fn blocks(self, axis: &AxisPhases, phase: &Phase) -> Vec<(usize, Vec<AxisBlock>)> {
@@ -277,6 +298,93 @@ impl Lattice {
             .filter(|(_, blocks): &(usize, Vec<AxisBlock>)| !blocks.is_empty())
             .collect()
     }
+}
+
+/// The order of the tiles of an accumulator block: row by row, or column by column.
+///
+/// The last row of tiles, and the last column, stand apart if not all points or phases need them. First come the tiles of
+/// such a row but its last, then the inner ones, then those of such a column, and last the one in the corner. Either is
+/// thus next to the inner ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TileOrder {
+    /// Rows and columns of tiles.
+    counts: [usize; 2],
+    /// Whether the last row and the last column stand apart.
+    apart: [bool; 2],
+    /// Whether tiles of the last row and of the last column are short.
+    short: [bool; 2],
+    by_columns: bool,
+}
+
+/// Tiles that follow each other: rows and columns of them, and whether they are short along rows and columns.
+pub(crate) type TileSection = ([Range<usize>; 2], (bool, bool));
+
+impl TileOrder {
+    /// The order of the tiles that have results at positions of a grid, along axes of several results or of one. With
+    /// `beyond`, further tiles follow whose data are read.
+    pub(crate) fn new(
+        lattices: [Lattice; 2],
+        several: [bool; 2],
+        positions: [&Range<usize>; 2],
+        grid: [usize; 2],
+        beyond: bool,
+    ) -> TileOrder {
+        let of = |axis: usize| {
+            let (lattice, several, at) = (lattices[axis], several[axis], positions[axis]);
+            let count = lattice.count(several, lattice.lead, at.len()) + if beyond { lattice.beyond } else { 0 };
+            let short = at.end == grid[axis] && lattice.is_last_short(several, at.len());
+            (count, short, short || lattice.skips_last(several, 0, at.len()))
+        };
+        let [rows, columns] = [of(0), of(1)];
+        let ordered = lattices.iter().all(|lattice| lattice.beyond == 0);
+        TileOrder {
+            counts: [rows.0, columns.0],
+            apart: [rows.2 && ordered, columns.2 && ordered],
+            short: [rows.1 && ordered, columns.1 && ordered],
+            by_columns: lists_columns(lattices),
+        }
+    }
+
+    /// Tiles per position of the axis by which they are listed.
+    pub(crate) fn inner(self) -> usize {
+        self.counts[usize::from(!self.by_columns)]
+    }
+
+    /// The sections of tiles that stand apart, in order. They may be empty.
+    pub(crate) fn sections(self) -> [TileSection; 4] {
+        let inner = [0, 1].map(|axis: usize| self.counts[axis] - usize::from(self.apart[axis]).min(self.counts[axis]));
+        let of_axis = |axis: usize, last: bool| if last { inner[axis]..self.counts[axis] } else { 0..inner[axis] };
+        [(true, false), (false, false), (false, true), (true, true)].map(|(row, column)| {
+            ([of_axis(0, row), of_axis(1, column)], (row && self.short[0], column && self.short[1]))
+        })
+    }
+
+    /// The row and column of each tile of a section, in order.
+    pub(crate) fn places(self, (section, _): &TileSection) -> impl Iterator<Item = [usize; 2]> + use<> {
+        let ([rows, columns], by_columns) = (section.clone(), self.by_columns);
+        let (outer, inner) = if by_columns { (columns, rows) } else { (rows, columns) };
+        let place = move |(outer, inner)| if by_columns { [inner, outer] } else { [outer, inner] };
+        outer.cartesian_product(inner).map(place)
+    }
+
+    /// The tiles whose data differ from zero at a point that is zero in tiles that are short along rows, or along columns.
+    pub(crate) fn multiplied(self, zero_if_short: (bool, bool)) -> Range<usize> {
+        let of_sections = self.sections().map(|([rows, columns], _)| rows.len() * columns.len());
+        let [last_row, inner, last_column, corner] = of_sections;
+        match (zero_if_short.0 && self.short[0], zero_if_short.1 && self.short[1]) {
+            (false, false) => 0..last_row + inner + last_column + corner,
+            (true, false) => last_row..last_row + inner + last_column,
+            (false, true) => 0..last_row + inner,
+            (true, true) => last_row..last_row + inner,
+        }
+    }
+}
+
+/// Whether tiles are listed column by column. Otherwise they are listed row by row.
+///
+/// Tiles that only other phases multiply, or whose data only other tiles read, are the last ones.
+pub(crate) fn lists_columns(lattices: [Lattice; 2]) -> bool {
+    lattices[1].beyond > 0
 }
 
 /// Data that are transformed in tiles.
@@ -321,14 +429,24 @@ pub(crate) struct Term {
     /// The kind of the tiles.
     pub(crate) kind: TileKind,
     pub(crate) tap_blocks: Vec<TapBlock>,
-    /// Per point, the runs of tap blocks whose weights may differ from zero.
-    pub(crate) points: Vec<TVec<Range<usize>>>,
+    pub(crate) points: Vec<TermPoint>,
+}
+
+/// A point of the tiles of a term.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TermPoint {
+    /// The runs of tap blocks whose weights may differ from zero.
+    pub(crate) runs: TVec<Range<usize>>,
+    /// The tap blocks of all runs.
+    pub(crate) blocks: usize,
+    /// See [`TileKind::zero_if_short`].
+    pub(crate) zero_if_short: (bool, bool),
 }
 
 impl Term {
     /// Products per pair of channels.
     pub(crate) fn products(&self) -> usize {
-        self.points.iter().flatten().map(|run| run.len()).sum()
+        self.points.iter().map(|point| point.blocks).sum()
     }
 }
 
@@ -403,8 +521,12 @@ impl TileTable {
             };
             let tap_blocks: Vec<TapBlock> = places.map(&mut tap_block).collect();
             if !tap_blocks.is_empty() {
-                let blocks_of = |point: usize| runs_of(used.iter().map(|taps| kind.uses(point, *taps)));
-                terms.push(Term { kind, tap_blocks, points: (0..kind.points()).map(blocks_of).collect() });
+                let point = |point: usize| {
+                    let runs = runs_of(used.iter().map(|taps| kind.uses(point, *taps)));
+                    let blocks = runs.iter().map(|run| run.len()).sum();
+                    TermPoint { runs, blocks, zero_if_short: kind.zero_if_short(point) }
+                };
+                terms.push(Term { kind, tap_blocks, points: (0..kind.points()).map(point).collect() });
             }
         }
         let residues = axes.iter().zip(phases).map(|(axis, phase)| (axis.out_step, phase.residue));
@@ -412,14 +534,14 @@ impl TileTable {
         TilePhase { several, lead, terms, of_filter }
     }
 
-    /// The taps of all phases, in the order of a packed filter. `passes` are the input channels per
-    /// chain and per pass, for a number of tap blocks.
-    pub(crate) fn weights(&self, axes: &Axes, passes: impl Fn(usize) -> (usize, usize)) -> Vec<Vec<TermTaps>> {
+    /// The taps of all phases, in the order of a packed filter. `pass_of` returns the input channels of a pass, for a number
+    /// of tap blocks.
+    pub(crate) fn weights(&self, axes: &Axes, pass_of: impl Fn(usize) -> usize) -> Vec<Vec<TermTaps>> {
         let mut weights = vec![vec![]; axes.iter().map(|axis| axis.out_step).product()];
         let taps = |term: &Term| {
             let blocks: Vec<TileTaps> = term.tap_blocks.iter().map(|block| block.taps.clone()).collect();
-            let (chain, pass) = passes(blocks.len());
-            TermTaps { kind: term.kind, blocks, chain, pass }
+            let pass = pass_of(blocks.len());
+            TermTaps { kind: term.kind, blocks, pass }
         };
         for phase in &self.phases {
             weights[phase.of_filter] = phase.terms.iter().map(taps).collect();
@@ -512,6 +634,57 @@ mod tests {
             }
             assert_eq!(lattice.count(true, lead, len), lattice.origins(true, 0..len).count());
             assert_eq!(lattice.origins(false, 3..9).collect::<Vec<_>>(), (3..9).collect::<Vec<_>>());
+        }
+    }
+
+    /// Each tile is numbered once, and those that a point multiplies follow each other.
+    #[test]
+    fn tiles_of_the_last_row_and_column_stand_apart() {
+        let lens = (1..14).cartesian_product(1..14).cartesian_product([[0, 0], [1, 0], [1, 2]]);
+        for (((rows, columns), leads), tiling) in lens.cartesian_product([TWO, THREE, Tiling::Cyclic]) {
+            let results = tiling.results();
+            let lattice = |lead| Lattice { gap: Some(1), results, overhang: 0, lead, beyond: 0, least: None, tiling };
+            let (lattices, positions) = (leads.map(lattice), [&(0..rows), &(0..columns)]);
+            let taps = tiling.taps();
+            let kind = tiling.kind((taps, taps));
+            for grid in [[rows, columns], [rows + 1, columns], [rows, columns + 1]] {
+                let order = TileOrder::new(lattices, [true; 2], positions, grid, false);
+                let short = |axis: usize| {
+                    positions[axis].end == grid[axis] && lattices[axis].is_last_short(true, positions[axis].len())
+                };
+                let counts = [0, 1].map(|axis: usize| lattices[axis].count(true, leads[axis], positions[axis].len()));
+                let places: Vec<([usize; 2], (bool, bool))> = order
+                    .sections()
+                    .iter()
+                    .flat_map(|section| order.places(section).map(|place| (place, section.1)))
+                    .collect();
+                let all = (0..counts[0]).cartesian_product(0..counts[1]).map(|(row, column)| [row, column]);
+                assert_eq!(
+                    places.iter().map(|(place, _)| *place).sorted().collect::<Vec<_>>(),
+                    all.collect::<Vec<_>>()
+                );
+                for ([row, column], of) in &places {
+                    let last = (row + 1 == counts[0], column + 1 == counts[1]);
+                    assert_eq!(*of, (last.0 && short(0), last.1 && short(1)), "{order:?}");
+                }
+                for point in 0..kind.points() {
+                    let zero = kind.zero_if_short(point);
+                    let differs = |(_, short): &(_, (bool, bool))| !(short.0 && zero.0 || short.1 && zero.1);
+                    let at = places.iter().positions(differs).collect::<Vec<_>>();
+                    assert_eq!(order.multiplied(zero).collect::<Vec<_>>(), at, "{order:?}, point {point}");
+                }
+            }
+        }
+    }
+
+    /// A short tile has all results that are left of the grid.
+    #[test]
+    fn short_tiles_have_the_last_results() {
+        for (grid, tiling) in (1..40).cartesian_product([THREE, Tiling::Cyclic]) {
+            let results = tiling.results();
+            let lattice = Lattice { gap: Some(1), results, overhang: 0, lead: 0, beyond: 0, least: None, tiling };
+            let left = grid - lattice.origins(true, 0..grid).last().unwrap_or(0);
+            assert_eq!(lattice.is_last_short(true, grid), left <= SHORT_RESULTS);
         }
     }
 

@@ -128,6 +128,8 @@ pub(crate) struct InputTiles {
     input_tile: usize,
     /// Elements from a channel to the next.
     pub channel_stride: usize,
+    /// Rows and columns of pixels from a grid position to the next.
+    pub steps: (usize, usize),
 }
 
 impl InputTiles {
@@ -154,7 +156,21 @@ impl InputTiles {
         if channel_stride.is_multiple_of(512) {
             channel_stride = channel_stride.saturating_add(16);
         }
-        InputTiles { outer, rows: y, columns: x, pitch, input_tile, channel_stride }
+        InputTiles { outer, rows: y, columns: x, pitch, input_tile, channel_stride, steps: (1, 1) }
+    }
+
+    /// As [`InputTiles::new`], with adjacent rows and columns of the input in one input tile, whatever the strides are. Each
+    /// position has all pixels up to those of the next.
+    pub fn unsplit(axes: &Axes, rows: usize, columns: usize) -> InputTiles {
+        let (_, y, x) = axes.parts();
+        let steps = (y.in_step, x.in_step);
+        let outer = axes.len() - 2;
+        let dense = axes.map(|at, axis| match at < outer {
+            true => axis.clone(),
+            false => AxisPhases { in_step: 1, ..axis.clone() },
+        });
+        let (rows, columns) = (rows.saturating_mul(steps.0), columns.saturating_mul(steps.1));
+        InputTiles { steps, ..InputTiles::new(&dense, rows, columns, false) }
     }
 
     /// Input tiles per channel.
@@ -215,6 +231,8 @@ impl InputTiles {
         rows: Range<usize>,
         columns: Range<usize>,
     ) -> TractResult<CopyPlan> {
+        let pixels = |positions: Range<usize>, step: usize| positions.start * step..positions.end * step;
+        let (rows, columns) = (pixels(rows, self.steps.0), pixels(columns, self.steps.1));
         let (outer_strides, [row_stride, column_stride]) = strides.split_at(strides.len() - 2) else {
             unreachable!("axes end in rows and columns")
         };
