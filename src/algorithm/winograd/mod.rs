@@ -81,6 +81,10 @@ const TILES_AT_ONCE: usize = 4;
 /// weights would serve too few tiles. Accumulator blocks have more tiles if their part of L2 holds them.
 const FEWEST_TILES: usize = 48;
 
+/// As [`FEWEST_TILES`], if the results of some phases begin before their tile. Such phases multiply one more row of tiles
+/// per accumulator block.
+const FEWEST_TILES_OF_PHASES: usize = 160;
+
 /// The approximate fewest positions per task.
 const FEWEST_POSITIONS_OF_TASK: usize = 128;
 
@@ -223,7 +227,8 @@ impl GridSplit {
         let of_position: f64 = tiles.data.iter().map(bytes_of).sum();
         let within = |bytes: usize| (bytes as f64 / of_position.max(1.0)) as usize;
         let results = results_of(lattices.map(|lattice| lattice.gap.is_some()));
-        let fewest = (FEWEST_TILES * results).min(within(MOST_OF_L2 * machine.l2)).min(MOST_POSITIONS);
+        let tiles = if lattices.iter().any(|lattice| lattice.lead > 0) { FEWEST_TILES_OF_PHASES } else { FEWEST_TILES };
+        let fewest = (tiles * results).min(within(MOST_OF_L2 * machine.l2)).min(MOST_POSITIONS);
         let positions = within(machine.l2 / PARTS_OF_L2).clamp(fewest, MOST_POSITIONS);
         // The pixels of a single row are split into blocks: they are not to be smaller than
         // accumulator blocks.
