@@ -9,8 +9,8 @@
 //! - Cyclic tiles of four results, in blocks of up to three taps along both axes.
 //! - Fourier tiles along one axis. The taps of other axes are blocks of their own.
 //!
-//! The planner chooses by the numbers of products and the cost of transforms. Taps that read every
-//! second input of a layer with a stride are adjacent in the input tiles.
+//! The planner chooses by the numbers of products and the cost of transforms. Tiles of a layer with strides read pixels that
+//! are as far apart. The last tiles along an axis are short if few results are left (`src/kernel/tile_data.rs`).
 //!
 //! Per accumulator block, tiles of the input are transformed, with input channels as lanes: once for
 //! all phases, and for all taps of an axis without tiles (`tiles.rs`). Then,

@@ -10,6 +10,7 @@
 //!   tap some positions further on ([`AxisBlock::ahead`]).
 //! - A block with fewer taps than its tile has zeros for the last ones. Points whose weights are
 //!   thereby zero are not multiplied.
+//! - The last tiles along an axis may be short. Points whose data are thereby zero are not multiplied ([`TileOrder`]).
 
 use crate::estimate::cost::{self, Cost};
 use crate::geometry::{Axes, AxisPhases, Phase};
