@@ -804,9 +804,10 @@ pub(crate) const fn room_for_chains<V: Vector>(positions: usize, nv: usize) -> b
 }
 
 /// # Safety
-/// The CPU has `V`'s instruction set. The channels of `source` are adjacent. `chains` are of one tap and one channel or more, and have as many indices as it has taps, from each of which `panel` holds
-/// `channels·NV·LANES` elements. `source` holds all that it reaches with the strides of up to `P·tiles - 1` positions
-/// added. `out` holds `P·tiles` rows of `NV·LANES` elements. A bias holds `NV·LANES` values.
+/// The CPU has `V`'s instruction set. The channels of `source` are adjacent. It holds all that it reaches with the strides
+/// of up to `P·tiles - 1` positions added. `chains` have as many indices as it has taps, from each of which `panel` holds
+/// `channels·NV·LANES` elements, and are of one tap and one channel or more. `out` holds `P·tiles` rows of `NV·LANES`
+/// elements. A bias holds `NV·LANES` values.
 #[inline(always)]
 pub(crate) unsafe fn chained_channel_tile<V: Vector, const P: usize, const NV: usize>(
     panel: &[V::Lane],
