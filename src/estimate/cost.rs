@@ -200,7 +200,7 @@ pub(crate) const SPLIT_WEIGHTS: Cost = Cost(650.0);
 pub(crate) const TRANSFORMED: Cost = Cost(4.0);
 
 /// Transforming a vector of weights, per product of the tile.
-pub(crate) const TRANSFORMED_WEIGHTS: Cost = Cost(6.0);
+pub(crate) const TRANSFORMED_WEIGHTS: Cost = Cost(8.0);
 
 /// Loading a vector of a filter's transformed weights, of so many bytes, once per accumulator block.
 ///
@@ -220,7 +220,7 @@ pub(crate) const POINT: Cost = Cost(350.0);
 pub(crate) const FROM_PRODUCTS: Cost = Cost(9.0);
 
 /// As [`FROM_PRODUCTS`], for tiles of three results of two taps along each axis.
-pub(crate) const THREE_FROM_PRODUCTS: Cost = Cost(4.5);
+pub(crate) const THREE_FROM_PRODUCTS: Cost = Cost(7.0);
 
 /// The factor by which moving data slows down a layer with few products per element. It counts only
 /// for the sharing among threads, as it is the same for all algorithms of such a layer.

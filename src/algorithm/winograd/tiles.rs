@@ -21,6 +21,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use tract_core::internal::TVec;
 use tract_core::internal::tract_itertools::Itertools;
+use tract_core::internal::tract_smallvec::SmallVec;
 
 /// The kind of tiles that a plan has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -436,8 +437,8 @@ pub(crate) struct Term {
 /// A point of the tiles of a term.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TermPoint {
-    /// The runs of tap blocks whose weights may differ from zero.
-    pub(crate) runs: TVec<Range<usize>>,
+    /// The runs of tap blocks whose weights may differ from zero. The points of a term take less than 4 KiB.
+    pub(crate) runs: SmallVec<[Range<usize>; 2]>,
     /// The tap blocks of all runs.
     pub(crate) blocks: usize,
     /// See [`TileKind::zero_if_short`].
@@ -552,8 +553,8 @@ impl TileTable {
 }
 
 /// The ranges of indices at which `is` is true.
-fn runs_of(is: impl Iterator<Item = bool>) -> TVec<Range<usize>> {
-    let mut runs: TVec<Range<usize>> = TVec::new();
+fn runs_of(is: impl Iterator<Item = bool>) -> SmallVec<[Range<usize>; 2]> {
+    let mut runs: SmallVec<[Range<usize>; 2]> = SmallVec::new();
     for (at, _) in is.enumerate().filter(|(_, is)| *is) {
         match runs.last_mut() {
             Some(last) if last.end == at => last.end += 1,
