@@ -60,7 +60,7 @@ rates! {
     tile_latency,
     /// Bytes that a register tile reads from L2 in the time of a vector multiply-add.
     l2_bytes_per_fma,
-    /// How long the transforms of Winograd tiles take, relative to those of the Zen 4.
+    /// How long the transforms of Winograd tiles take, relative to the first fit to the Zen 4.
     transforms,
     /// A product of a depthwise layer's window, relative to the Zen 4's.
     window_products,
@@ -237,6 +237,7 @@ impl Machine {
         l2: 1 << 20,
         l3: 32 << 20,
         rates: Rates {
+            transforms: 0.75,
             window_products: 1.2,
             strided_window_products: 1.2,
             interleaved_products: 1.25,
