@@ -21,13 +21,14 @@
 //! Non-finite sums are computed again tap by tap, as an infinity in a transformed tile may become
 //! NaN.
 
+mod estimate;
 mod tiles;
 
 use crate::algorithm::blocked::{Blocked, GroupedInput, last_width};
 use crate::algorithm::{Algorithm, Operands, Query};
 use crate::compute::Compute;
 use crate::element::Element;
-use crate::estimate::cost::{self, Cost};
+use crate::estimate::cost;
 use crate::estimate::machine::Machine;
 use crate::geometry::{Axes, AxisPhases};
 use crate::kernel::{
@@ -46,9 +47,9 @@ use crate::ranges::even_part;
 use crate::simd::isa::Isa;
 use crate::simd::vector::prefetch_all;
 use crate::spec::{DataFormat, Problem};
+use estimate::{Estimate, Size, tiles_of_phase};
 use std::ops::Range;
-use tiles::{Lattice, TapBlock, Term, TermPoint, TileInput, TileOrder, TilePhase, TileTable, Tiling, lists_columns};
-use tract_core::internal::tract_itertools::Itertools;
+use tiles::{Lattice, TapBlock, TermPoint, TileInput, TileOrder, TilePhase, TileTable, Tiling, lists_columns};
 use tract_core::internal::*;
 
 /// The fewest input channels that were measured.
@@ -336,21 +337,10 @@ impl Algorithm for Winograd {
                 GridSplit::of(axes, lattices, &table, channels_of(problem, lanes) * element, machine);
             let blocks = GridBlocks::even(axes, block, false, false);
             let input_tiles = InputTiles::unsplit(axes, blocks.rows, blocks.columns);
-            let sizes = (sizes(y.grid, window.0), sizes(x.grid, window.1));
-            let sizes = || sizes.0.into_iter().cartesian_product(sizes.1);
-
             let outer: usize = outer.iter().map(|axis| axis.grid).product();
             let phases = axes.phases();
-            let vectors_in = problem.group_in.div_ceil(lanes);
             let copied = cost::filled(&input_tiles, problem.group_in, lanes, cost::copied(DataFormat::Ncx, 1));
             let store = cost::store_of_channels(problem, datum_type, machine);
-            let data = |rows: Size, columns: Size| {
-                let size = (rows.len, columns.len);
-                let transformed = |of: &TileInput| tiles_of_data(lattices, of.several, size) * of.kind.points();
-                let transformed: usize = table.data.iter().map(transformed).sum();
-                cost::TRANSFORMED.times(&[transformed, vectors_in]) * machine.rates.transforms
-            };
-            let of_results = tiling.cost_of_results();
             let chunk = forced.map_or(problem.group_in, |f| f.2);
             let weights = [false, true].map(|in_registers| {
                 let pass = |tap_blocks| pass(problem, (tiling, in_registers), chunk, tap_blocks);
@@ -365,12 +355,10 @@ impl Algorithm for Winograd {
                 }
                 let in_registers = query.sizes.chained_tiles.contains(&(1, nv));
                 let weights = &weights[usize::from(in_registers)];
-                let panels = problem.group_out.div_ceil(width);
-                let vectors_out = (panels - 1) * nv + last_width / lanes;
-                let of_run = |tiles_of_run: usize| {
-                    let of = |nv: usize| cost::run(tiles_of_run, positions, nv, tiles, lanes * element, machine);
-                    of(nv) * (panels - 1) + of(last_width / lanes)
-                };
+                let register_tile = (positions, nv);
+                let last_nv = last_width / lanes;
+                let estimate =
+                    Estimate { query, table: &table, tiling, lattices, chunk, register_tile, last_nv, in_registers };
                 let panel_widths = panel_heights(problem.group_out, width, last_width).map(|(_, width)| width);
                 let of_group = weights.of_panels(problem.group_in, panel_widths, lanes).saturating_mul(element);
                 let bytes = of_group.saturating_mul(problem.group);
@@ -379,55 +367,9 @@ impl Algorithm for Winograd {
                     Some(FilterLayout::Tiles { tiles, .. }) if tiles == weights => &[true],
                     _ => &[false],
                 };
-                let of_term = |of: &TilePhase, term: &Term, size: [Size; 2], in_filter: bool| {
-                    let (products, points) = (term.products(), term.kind.points());
-                    let tiles = tiles_of_phase(lattices, of, size, (false, false));
-                    let multiplied = term
-                        .points
-                        .iter()
-                        .map(|point| (tiles_of_phase(lattices, of, size, point.zero_if_short), point.blocks));
-                    // All points have one of four numbers of tiles.
-                    let mut multiplied_alike: TVec<(usize, usize)> = TVec::new();
-                    for (tiles, blocks) in multiplied {
-                        match multiplied_alike.iter_mut().find(|(of, _)| *of == tiles) {
-                            Some((_, products)) => *products += blocks,
-                            None => multiplied_alike.push((tiles, blocks)),
-                        }
-                    }
-                    let multiplied: Cost =
-                        multiplied_alike.iter().map(|(tiles, products)| of_run(*tiles) * *products).sum();
-                    let of_pass = pass(problem, (tiling, in_registers), chunk, term.tap_blocks.len());
-                    let of_pixel = [channels_of(problem, lanes) * element, of_pass * element];
-                    let pixels = tiles.saturating_mul(products);
-                    let read_again = cost::read_in_passes(pixels, of_pixel, lanes * element, machine) * panels;
-                    let of_weight = match in_filter {
-                        true => cost::streamed_tiles(bytes, tiles, machine),
-                        false => cost::TRANSFORMED_WEIGHTS * machine.rates.transforms,
-                    };
-                    let weights = of_weight.times(&[problem.group_in, vectors_out, term.tap_blocks.len(), points]);
-                    let of_chain = chain(problem, tiling, term.tap_blocks.len());
-                    let chains = term.points.iter().map(|point| {
-                        point.blocks.div_ceil(blocks_of_chain(tiling, of_chain, point))
-                            * problem.group_in.div_ceil(of_chain)
-                    });
-                    let chains: usize = chains.sum();
-                    let passes = problem.group_in.div_ceil(of_pass);
-                    let sums = match in_registers {
-                        true => cost::SUMMED.times(&[points, passes]) + cost::ADDED_IN_REGISTERS * chains,
-                        false => cost::SUMMED * chains,
-                    };
-                    let set_up = cost::POINT.times(&[points, passes, panels]);
-                    let result = of_results * points * machine.rates.transforms + sums;
-                    multiplied * problem.group_in + weights + result.times(&[tiles, vectors_out]) + read_again + set_up
-                };
                 for &in_filter in ways {
-                    let multiplied = sizes().filter(|(rows, columns)| rows.count * columns.count > 0);
-                    let multiplied = multiplied.map(|(rows, columns)| {
-                        let terms = table.phases.iter().flat_map(|of| of.terms.iter().map(move |term| (of, term)));
-                        let terms = terms.map(|(of, term)| of_term(of, term, [rows, columns], in_filter));
-                        (terms.sum::<Cost>() + data(rows, columns)) * (rows.count * columns.count)
-                    });
-                    let multiplied: Cost = multiplied.sum();
+                    let multiplied = estimate.of_grid([y.grid, x.grid], window, in_filter.then_some(bytes));
+                    let vectors_out = estimate.vectors_out();
                     let stored = store.times(&[y.grid, x.grid, vectors_out, phases]);
                     let image = (multiplied + stored) * outer + copied * blocks.count;
                     let cost = (image.times(&[problem.group, problem.batch]) + beyond).rounded();
@@ -567,38 +509,6 @@ fn tiles_of_data(lattices: [Lattice; 2], several: [bool; 2], window: (usize, usi
     of_axis(0, window.0).saturating_mul(of_axis(1, window.1))
 }
 
-/// The size of accumulator blocks along an axis.
-#[derive(Clone, Copy)]
-struct Size {
-    len: usize,
-    /// Whether they have the last positions of the axis.
-    is_last: bool,
-    count: usize,
-}
-
-/// The sizes of the blocks of at most `len` positions that an axis of `grid` positions is split into: all but the last
-/// one, and the last one.
-fn sizes(grid: usize, len: usize) -> [Size; 2] {
-    let count = grid.div_ceil(len).max(1) - 1;
-    [Size { len, is_last: false, count }, Size { len: grid - count * len, is_last: true, count: 1 }]
-}
-
-/// The tiles of an accumulator block that a phase has results in, and whose data differ from zero at a point that is zero
-/// in tiles that are short along rows, or along columns.
-fn tiles_of_phase(lattices: [Lattice; 2], of: &TilePhase, size: [Size; 2], zero_if_short: (bool, bool)) -> usize {
-    let by_columns = lists_columns(lattices);
-    let of_axis = |axis: usize, is_outer: bool, is_zero: bool| {
-        let (lattice, lead, several) = (lattices[axis], of.lead[axis], of.several[axis]);
-        let Size { len, is_last, .. } = size[axis];
-        let skips_last = lattice.skips_last(several, lead, len);
-        let is_short = is_last && !skips_last && lattice.is_last_short(several, len);
-        let lead = if is_outer || skips_last { lead } else { lattice.lead };
-        lattice.count(several, lead, len) - usize::from(is_short && is_zero)
-    };
-    let rows = of_axis(0, !by_columns, zero_if_short.0);
-    rows.saturating_mul(of_axis(1, by_columns, zero_if_short.1))
-}
-
 impl Winograd {
     /// The input tiles of a block.
     fn input_tiles(&self) -> InputTiles {
@@ -688,6 +598,65 @@ struct Calls<T: 'static> {
     chains: (usize, usize),
     /// The register tiles: see [`split_positions`].
     tiles: TVec<(&'static ChannelTile<T>, usize, usize)>,
+}
+
+/// What the products of a point are made of.
+struct PointOperands<'a, T> {
+    weights: &'a [T],
+    /// The index of the weights of each tap block, `[input channel][output channel]`.
+    weights_of: &'a [usize],
+    /// The weights of the next point, which are prefetched part by part. Empty if none are.
+    ahead: &'a [T],
+    /// The transformed data.
+    data: &'a [T],
+    /// The index of the first tile in the data of a tap block.
+    first: usize,
+    /// The index of the data of each tap block.
+    data_of: &'a [usize],
+    /// Input channels.
+    channels: usize,
+    start: Start<'a, T>,
+}
+
+impl<T: Compute> Calls<T> {
+    /// Multiplies the tiles `multiplied` of a point, by calls for at most so many register tiles. `strides` are the elements between
+    /// tiles in the data and in the products.
+    fn run(
+        &self,
+        of: &PointOperands<T>,
+        (multiplied, at_once): (Range<usize>, usize),
+        strides: (usize, usize),
+        products: &mut [T],
+    ) {
+        let chains = Chains { weights: of.weights_of, taps: self.chains.0, channels: self.chains.1 };
+        for &(tile, before, tiles) in &self.tiles {
+            let mut some = 0;
+            while some < tiles {
+                let (at, tiles) = (before + some * tile.positions(), at_once.min(tiles - some));
+                if !of.ahead.is_empty() {
+                    let part = |at: usize| of.ahead.len() * at / multiplied.len();
+                    prefetch_all(&of.ahead[part(at)..part(at + tiles * tile.positions())]);
+                }
+                some += tiles;
+                let at = multiplied.start + at;
+                let positions = TilePositions { tiles, stride: strides.0, out_stride: strides.1 };
+                let source = Source {
+                    data: of.data,
+                    base: of.first + at * strides.0,
+                    channel_stride: 1,
+                    channels: of.channels,
+                    taps: of.data_of,
+                    prefetch: false,
+                };
+                let to = &mut products[at * strides.1..];
+                if self.several {
+                    tile.run_chains(of.weights, &source, &chains, of.start, to, positions);
+                } else {
+                    tile.run(&of.weights[of.weights_of[0]..], &source, (of.start, None), to, positions);
+                }
+            }
+        }
+    }
 }
 
 /// Where the results of a phase's tiles go.
@@ -1047,7 +1016,6 @@ impl<'a, E: Element> Prepared<'a, E> {
                     let ahead = &ahead[..of_point.min(ahead.len())];
                     let weights = &weights[at * of_point..][..of_point];
                     let products = &mut products[at * of_products.point..];
-                    let data_of_point = at * of_data.point + pass.start;
                     // The tiles that are multiplied, of those of the phase. The products of others are zero.
                     let multiplied = &tiles.multiplied[index_of(point.zero_if_short.into())];
                     let multiplied = match runs.is_empty() {
@@ -1077,41 +1045,21 @@ impl<'a, E: Element> Prepared<'a, E> {
                         calls =
                             Some((key, self.calls(of.panel, multiplied.len(), point, (pass.len(), tap_blocks.len()))));
                     }
-                    let Some((_, Calls { several, chains: (of_blocks, of_channels), tiles })) = &calls else {
-                        continue;
+                    let Some((_, calls)) = &calls else { continue };
+                    let operands = PointOperands {
+                        weights,
+                        weights_of,
+                        ahead,
+                        data,
+                        first: at * of_data.point + pass.start + first * of_data.tile,
+                        data_of,
+                        channels: pass.len(),
+                        start: if from == 0 { Start::Bias(&self.zeros) } else { Start::Add },
                     };
                     // Sums that are added in memory are to be in L1 still.
-                    let one_call = ahead.is_empty() && (plan.in_registers || !several);
+                    let one_call = ahead.is_empty() && (plan.in_registers || !calls.several);
                     let at_once = if one_call { count } else { TILES_AT_ONCE };
-                    let sum = if from == 0 { Start::Bias(&self.zeros) } else { Start::Add };
-                    let chains = Chains { weights: weights_of, taps: *of_blocks, channels: *of_channels };
-                    for &(tile, before, tiles) in tiles {
-                        let mut some = 0;
-                        while some < tiles {
-                            let (at, tiles) = (before + some * tile.positions(), at_once.min(tiles - some));
-                            if !ahead.is_empty() {
-                                let part = |at: usize| ahead.len() * at / multiplied.len();
-                                prefetch_all(&ahead[part(at)..part(at + tiles * tile.positions())]);
-                            }
-                            some += tiles;
-                            let at = multiplied.start + at;
-                            let positions = TilePositions { tiles, stride: of_data.tile, out_stride: of_products.tile };
-                            let source = Source {
-                                data,
-                                base: data_of_point + (first + at) * of_data.tile,
-                                channel_stride: 1,
-                                channels: pass.len(),
-                                taps: data_of,
-                                prefetch: false,
-                            };
-                            let to = &mut products[at * of_products.tile..];
-                            if *several {
-                                tile.run_chains(weights, &source, &chains, sum, to, positions);
-                            } else {
-                                tile.run(&weights[weights_of[0]..], &source, (sum, None), to, positions);
-                            }
-                        }
-                    }
+                    calls.run(&operands, (multiplied, at_once), (of_data.tile, of_products.tile), products);
                 }
             }
             finite &= transforms.products(products, of_products, start, width, offsets, sums);
