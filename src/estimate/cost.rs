@@ -651,10 +651,22 @@ pub(crate) fn read_in_passes(pixels: usize, bytes: [usize; 2], vector_bytes: usi
 /// It is the maximum of several limits: the multiply-adds, one load per operand, and the latency of
 /// a multiply-add. If L1 does not hold the input (not `resident`), it is also limited by L2.
 pub(crate) fn tile(m: usize, n: usize, vector_bytes: usize, resident: bool, machine: &Machine) -> Cost {
+    tile_of_phases(1, (m, n), vector_bytes, resident, machine)
+}
+
+/// As [`tile`], if the pairs of several phases alternate.
+pub(crate) fn tile_of_phases(
+    phases: usize,
+    (m, n): (usize, usize),
+    vector_bytes: usize,
+    resident: bool,
+    machine: &Machine,
+) -> Cost {
     let rates = &machine.rates;
     let streamed = if resident { 0.0 } else { (n * vector_bytes) as f64 / rates.l2_bytes_per_fma };
     let loaded = (m + n) as f64 * rates.tile_load;
-    Cost(((m * n) as f64).max(loaded).max(rates.tile_latency).max(streamed) + 1.0)
+    let waited = rates.tile_latency / phases as f64;
+    Cost(((m * n) as f64).max(loaded).max(waited).max(streamed) + 1.0)
 }
 
 /// The estimated cost of one (channel, tap) pair over a run of positions.

@@ -1,6 +1,7 @@
 //! The choice of the kernels of an instruction set and compute type.
 
 use crate::compute::{Compute, F64, Grouped, INTEGERS, Pair, QUANTISED, Quad};
+use crate::kernel::RowTile;
 use crate::kernel::instances::*;
 use crate::kernel::kernels::Kernels;
 use crate::kernel::matrix;
@@ -259,13 +260,18 @@ impl KernelSizes {
     }
 
     pub(crate) fn of<T: Compute>(kernels: &Kernels<T>) -> KernelSizes {
+        let row_tiles = [1, 2, 4].map(|phases| kernels.row_tiles(phases).iter());
+        let size = |tile: &RowTile<T>| (tile.mr(), tile.nv());
         KernelSizes {
             lanes: kernels.lanes,
             masks: kernels.masks,
             loads_parts: kernels.loads_parts,
             permutes_lanes: kernels.permutes_lanes,
             position_tiles: kernels.position_tiles.iter().map(|t| (t.mr(), t.nv())).collect(),
-            row_tiles: [1, 2, 4].map(|phases| kernels.row_tiles(phases).iter().map(|t| (t.mr(), t.nv())).collect()),
+            tiles_of_phases: row_tiles
+                .clone()
+                .map(|tiles| tiles.filter(|tile| tile.sums_phases_together()).map(size).collect()),
+            row_tiles: row_tiles.map(|tiles| tiles.map(size).collect()),
             channel_tiles: kernels.channel_tiles.iter().map(|t| (t.positions(), t.nv())).collect(),
             chained_tiles: {
                 let chained = kernels.channel_tiles.iter().filter(|tile| tile.adds_chains());

@@ -48,6 +48,12 @@ pub(crate) struct Source<'a, T> {
 }
 
 impl<T> Source<'_, T> {
+    /// Returns the source of at most `channels` channels from channel `from` on.
+    fn part(&self, from: usize, channels: usize) -> Self {
+        let base = self.base + from * self.channel_stride;
+        Source { base, channels: channels.min(self.channels - from), ..*self }
+    }
+
     /// One past the largest index that is read if each (channel, tap) reads `width` elements. Zero
     /// if nothing is read.
     fn reach(&self, width: usize) -> usize {
@@ -218,11 +224,7 @@ unsafe fn accumulate<V: Vector, const MR: usize, const NV: usize>(
                 }
                 channel = channel.wrapping_add(source.channel_stride);
             }
-            for m in 0..MR {
-                for v in 0..NV {
-                    acc[m][v] = acc[m][v].plus(others[m][v]);
-                }
-            }
+            acc = plus_all(acc, others);
         } else {
             for _ in 0..source.channels {
                 for tap in taps {
@@ -241,6 +243,16 @@ pub(crate) const fn room_for_two_chains<V: Vector>(mr: usize, nv: usize) -> bool
     2 * mr * nv + 4 <= V::REGISTERS
 }
 
+/// The most sums of a tile that clearly wait for each other: on most CPUs, eight multiply-adds are begun before the first
+/// one is finished.
+const FEW_SUMS: usize = 4;
+
+/// Whether a tile sums its phases together: the sums of one phase are few, and the registers hold those of all of them and
+/// four operands.
+pub(crate) const fn sums_phases_together<V: Vector>(phases: usize, mr: usize, nv: usize) -> bool {
+    phases > 1 && mr * nv <= FEW_SUMS && phases * mr * nv + 4 <= V::REGISTERS
+}
+
 /// One (channel, tap): `NV` vectors of positions times `MR` scalars.
 ///
 /// # Safety
@@ -254,8 +266,29 @@ unsafe fn step<V: Vector, const MR: usize, const NV: usize>(
     last: usize,
 ) {
     // SAFETY: this function's contract.
+    unsafe { multiply(acc, a, loaded(b, last)) }
+}
+
+/// # Safety
+/// That of [`step`] for `b` and `last`.
+#[inline(always)]
+unsafe fn loaded<V: Vector, const NV: usize>(b: *const V::Lane, last: usize) -> [V; NV] {
+    // SAFETY: this function's contract.
+    filled(|v| unsafe { V::load(b.add(if v + 1 == NV { last } else { v * V::LANES })) })
+}
+
+/// As [`step`], with the positions in registers.
+///
+/// # Safety
+/// That of [`step`] for `a`.
+#[inline(always)]
+unsafe fn multiply<V: Vector, const MR: usize, const NV: usize>(
+    acc: &mut [[V; NV]; MR],
+    a: *const V::Lane,
+    b: [V; NV],
+) {
+    // SAFETY: this function's contract.
     unsafe {
-        let b: [V; NV] = filled(|v| V::load(b.add(if v + 1 == NV { last } else { v * V::LANES })));
         let by_lanes = if V::BY_LANES { MR / V::LANES * V::LANES } else { 0 };
         for m in (0..by_lanes).step_by(V::LANES) {
             V::mul_add_by_lanes(&mut acc[m..m + V::LANES], &b, V::load(a.add(m)));
@@ -319,6 +352,7 @@ pub(crate) struct RowTile<T: 'static> {
     nv: usize,
     positions: usize,
     two_chains: bool,
+    together: bool,
     entry: RowEntry<T>,
 }
 
@@ -330,10 +364,10 @@ impl<T> RowTile<T> {
         phases: usize,
         (mr, nv): (usize, usize),
         positions: usize,
-        two_chains: bool,
+        (two_chains, together): (bool, bool),
         entry: RowEntry<T>,
     ) -> Self {
-        RowTile { phases, mr, nv, positions, two_chains, entry }
+        RowTile { phases, mr, nv, positions, two_chains, together, entry }
     }
 
     /// Phases.
@@ -360,6 +394,11 @@ impl<T> RowTile<T> {
     /// Whether it can compute sums in two chains. If so, tiles with fewer vectors can too.
     pub fn two_chains(&self) -> bool {
         self.two_chains
+    }
+
+    /// Whether it sums phases of equally many taps together. If so, tiles with fewer vectors do too.
+    pub fn sums_phases_together(&self) -> bool {
+        self.together
     }
 }
 
@@ -423,18 +462,117 @@ unsafe fn add_phase<V: Vector, const MR: usize, const NV: usize>(
             return accumulate(acc, panel, source, (phase.taps, phase.two_chains), last);
         }
         for from in (0..source.channels).step_by(phase.chain) {
-            let base = source.base + from * source.channel_stride;
-            let part = Source { base, channels: phase.chain.min(source.channels - from), ..*source };
             let panel = panel.wrapping_add(from * phase.taps.len() * MR);
-            let sum = accumulate([[V::splat(V::Lane::ZERO); NV]; MR], panel, &part, (phase.taps, false), last);
-            for m in 0..MR {
-                for v in 0..NV {
-                    acc[m][v] = acc[m][v].plus(sum[m][v]);
-                }
+            let zeros = [[V::splat(V::Lane::ZERO); NV]; MR];
+            let part = source.part(from, phase.chain);
+            acc = plus_all(acc, accumulate(zeros, panel, &part, (phase.taps, false), last));
+        }
+    }
+    acc
+}
+
+/// Phases that are summed together.
+struct PhasesTogether<'a, T, const S: usize> {
+    /// They have equally many taps, and chains of as many channels.
+    operands: &'a [PhaseOperand<'a, T>; S],
+    have_same_taps: bool,
+}
+
+/// Returns the phases, if their sums may be computed together.
+fn phases_together<'a, T, const S: usize>(operands: &'a [PhaseOperand<'a, T>]) -> Option<PhasesTogether<'a, T, S>> {
+    let operands: &[_; S] = operands.first_chunk()?;
+    let first = &operands[0];
+    let is_alike =
+        |of: &PhaseOperand<T>| (of.taps.len(), of.chain, of.two_chains) == (first.taps.len(), first.chain, false);
+    let have_same_taps = operands.iter().all(|of| of.taps == first.taps);
+    operands.iter().all(is_alike).then_some(PhasesTogether { operands, have_same_taps })
+}
+
+/// As [`add_phase`] for each of several phases, with the same sums. The multiply-adds of the phases alternate, so that
+/// they do not wait for each other.
+///
+/// # Safety
+/// That of [`accumulate`], for each phase's panel and taps.
+#[inline(always)]
+unsafe fn add_phases<V: Vector, const S: usize, const MR: usize, const NV: usize>(
+    mut acc: [[[V; NV]; MR]; S],
+    phases: &PhasesTogether<V::Lane, S>,
+    source: &Source<V::Lane>,
+    last: usize,
+) -> [[[V; NV]; MR]; S] {
+    let chain = phases.operands[0].chain;
+    // SAFETY: this function's contract. Each part of the source's channels uses the weights of the same channels.
+    unsafe {
+        if source.channels <= chain {
+            return accumulate_phases(acc, phases, 0, source, last);
+        }
+        for from in (0..source.channels).step_by(chain) {
+            let zeros = [[[V::splat(V::Lane::ZERO); NV]; MR]; S];
+            let sums = accumulate_phases(zeros, phases, from, &source.part(from, chain), last);
+            for s in 0..S {
+                acc[s] = plus_all(acc[s], sums[s]);
             }
         }
     }
     acc
+}
+
+/// Adds all (channel, tap) products of a source to the accumulators of each phase, and returns them. The source begins
+/// with channel `first` of the panels.
+///
+/// # Safety
+/// That of [`add_phases`].
+#[inline(always)]
+unsafe fn accumulate_phases<V: Vector, const S: usize, const MR: usize, const NV: usize>(
+    mut acc: [[[V; NV]; MR]; S],
+    phases: &PhasesTogether<V::Lane, S>,
+    first: usize,
+    source: &Source<V::Lane>,
+    last: usize,
+) -> [[[V; NV]; MR]; S] {
+    let operands = phases.operands;
+    let taps = operands[0].taps;
+    let mut channel = source.data.as_ptr().wrapping_add(source.base);
+    let mut at = first * taps.len() * MR;
+    if phases.have_same_taps {
+        for _ in 0..source.channels {
+            for tap in taps {
+                // SAFETY: this function's contract.
+                unsafe {
+                    let positions: [V; NV] = loaded(channel.wrapping_add(*tap), last);
+                    for s in 0..S {
+                        multiply(&mut acc[s], operands[s].panel.as_ptr().wrapping_add(at), positions);
+                    }
+                }
+                at += MR;
+            }
+            channel = channel.wrapping_add(source.channel_stride);
+        }
+        return acc;
+    }
+    for _ in 0..source.channels {
+        for tap in 0..taps.len() {
+            for s in 0..S {
+                // SAFETY: this function's contract: each phase has this tap, and weights for it.
+                unsafe {
+                    let tap = *operands[s].taps.get_unchecked(tap);
+                    let weights = operands[s].panel.as_ptr().wrapping_add(at);
+                    step::<V, MR, NV>(&mut acc[s], weights, channel.wrapping_add(tap), last);
+                }
+            }
+            at += MR;
+        }
+        channel = channel.wrapping_add(source.channel_stride);
+    }
+    acc
+}
+
+/// # Safety
+/// The CPU has `V`'s instruction set.
+#[inline(always)]
+unsafe fn plus_all<V: Vector, const MR: usize, const NV: usize>(a: [[V; NV]; MR], b: [[V; NV]; MR]) -> [[V; NV]; MR] {
+    // SAFETY: this function's contract.
+    filled(|m| filled(|v| unsafe { a[m][v].plus(b[m][v]) }))
 }
 
 /// # Safety
@@ -453,6 +591,8 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
     bounds: Option<Bounds<V::Lane>>,
 ) {
     let whole = S * NV * V::LANES;
+    let together = const { sums_phases_together::<V>(S, MR, NV) };
+    let together = if together { phases_together(phases) } else { None };
     for i in 0..runs.count {
         let elements = runs.elements.start + i * runs.step..runs.elements.end + i * runs.step;
         let mut source = Source { base: source.base + i * runs.pitch, ..*source };
@@ -474,40 +614,69 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
                         }
                     }
                 }
-                for s in 0..S {
-                    acc[s] = add_phase(acc[s], phases.get_unchecked(s), &source, last);
-                    for m in 0..MR {
-                        acc[s][m] = clamp_all(acc[s][m], bounds);
+                let elements = at..elements.end;
+                if let Some(phases) = &together {
+                    acc = add_phases(acc, phases, &source, last);
+                    for s in 0..S {
+                        acc[s] = filled(|m| clamp_all(acc[s][m], bounds));
                     }
-                }
-                if left >= whole {
-                    for m in 0..MR {
-                        if m < channels.len() {
-                            let to = channels.get_unchecked_mut(m).as_mut_ptr().add(at);
-                            for v in 0..NV {
-                                let run: [V; S] = interleave(filled(|s| acc[s][m][v]));
-                                for s in 0..S {
-                                    run[s].store(to.add((v * S + s) * V::LANES));
-                                }
-                            }
-                        }
-                    }
+                    store_tile(acc, channels, elements, last);
                 } else {
-                    // A copy in memory, as it is indexed by a variable channel.
-                    let rest = acc;
-                    for (m, channel) in channels.iter_mut().enumerate().take(MR) {
-                        let to = &mut channel[at..elements.end];
-                        for v in 0..NV {
-                            let run: [V; S] = interleave(filled(|s| rest[s][m][v]));
-                            let at = if v + 1 == NV { last * S } else { v * V::LANES * S };
-                            let at = at.min(to.len());
-                            store_run(run, &mut to[at..]);
+                    for s in 0..S {
+                        acc[s] = add_phase(acc[s], phases.get_unchecked(s), &source, last);
+                        for m in 0..MR {
+                            acc[s][m] = clamp_all(acc[s][m], bounds);
                         }
                     }
+                    store_tile(acc, channels, elements, last);
                 }
             }
             at += whole;
             source.base += runs.tile_step;
+        }
+    }
+}
+
+/// Stores the sums of a tile, with phases interleaved, to a range of each channel. The last vector of each phase begins at
+/// position `last`.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set. The range is within each channel. `last` is at most `(NV - 1)·LANES`, and that if the
+/// range has room for all sums.
+#[inline(always)]
+unsafe fn store_tile<V: Vector, const S: usize, const MR: usize, const NV: usize>(
+    acc: [[[V; NV]; MR]; S],
+    channels: &mut [&mut [V::Lane]],
+    elements: Range<usize>,
+    last: usize,
+) {
+    // SAFETY: this function's contract. All stores end at or before the end of the range.
+    unsafe {
+        if elements.len() >= S * NV * V::LANES {
+            for m in 0..MR {
+                if m < channels.len() {
+                    let to = channels.get_unchecked_mut(m).as_mut_ptr().add(elements.start);
+                    for v in 0..NV {
+                        let run: [V; S] = interleave(filled(|s| acc[s][m][v]));
+                        for s in 0..S {
+                            let to = to.add((v * S + s) * V::LANES);
+                            run[s].store(to);
+                        }
+                    }
+                }
+            }
+            return;
+        }
+        // A copy in memory, as it is indexed by a variable channel.
+        let rest = acc;
+        for (m, channel) in channels.iter_mut().enumerate().take(MR) {
+            let to = &mut channel[elements.clone()];
+            for v in 0..NV {
+                let run: [V; S] = interleave(filled(|s| rest[s][m][v]));
+                let at = if v + 1 == NV { last * S } else { v * V::LANES * S };
+                let at = at.min(to.len());
+                store_run(run, &mut to[at..]);
+            }
         }
     }
 }

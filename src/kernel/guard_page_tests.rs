@@ -392,6 +392,16 @@ fn listed_channel_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     calls
 }
 
+/// The taps of the phases that a row tile interleaves.
+#[derive(Clone, Copy, PartialEq)]
+enum TapsOfPhases {
+    /// Different numbers of taps. The first phase has all of them.
+    Fewer,
+    Same,
+    /// Equally many, in another order.
+    Reversed,
+}
+
 fn row_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
     let (mut calls, lanes) = (0, kernels.lanes);
     for tile in [1, 2, 4].into_iter().flat_map(|phases| kernels.row_tiles(phases)) {
@@ -405,8 +415,10 @@ fn row_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             .chain(runs)
             .flat_map(|case| [0, tile.phases() / 2].into_iter().unique().map(move |less| (case, less)))
             .cartesian_product([0, 3])
+            .cartesian_product([TapsOfPhases::Fewer, TapsOfPhases::Same, TapsOfPhases::Reversed])
+            .filter(|(_, of_phases)| tile.phases() > 1 || *of_phases == TapsOfPhases::Fewer)
             .collect();
-        for (shape, (((positions, rows, count), less), gap)) in
+        for (shape, ((((positions, rows, count), less), gap), of_phases)) in
             SHAPES.into_iter().flat_map(|shape| cases.iter().map(move |case| (shape, *case)))
         {
             // Tiles may have gaps between them in the source.
@@ -416,15 +428,20 @@ fn row_tiles<T: Number>(kernels: &Kernels<T>, side: Side) -> usize {
             // Runs overlap in the source, and have gaps between them in the output.
             let pitch = positions.saturating_sub(1);
             let shape = Shape::new(side, (count.max(1) - 1) * pitch + whole, shape);
-            // Phases with different numbers of taps. The first one has all of them.
-            let taps_of = |s: usize| &shape.taps[s.min(shape.taps.len())..];
+            let reversed: Vec<usize> = shape.taps.iter().rev().copied().collect();
+            let taps_of = |s: usize| match of_phases {
+                TapsOfPhases::Fewer => &shape.taps[s.min(shape.taps.len())..],
+                TapsOfPhases::Reversed if s % 2 == 1 => &reversed,
+                _ => shape.taps,
+            };
+            let differ = of_phases == TapsOfPhases::Fewer;
             let panel_of = |s: usize| values::<T>(shape.channels * taps_of(s).len() * tile.mr(), 2 + s as i64);
             let panels: Vec<Guarded<T>> = (0..tile.phases()).map(|s| Guarded::new(side, &panel_of(s))).collect();
             let phase = |s: usize| PhaseOperand {
                 panel: &panels[s],
                 taps: taps_of(s),
-                chain: 2 + s % 2 + less,
-                two_chains: s == 0,
+                chain: 2 + if differ { s % 2 } else { 0 } + less,
+                two_chains: differ && s == 0,
             };
             let phases: Vec<_> = (0..tile.phases()).map(phase).collect();
             let bias = Guarded::new(side, &values::<T>(tile.mr(), 3));

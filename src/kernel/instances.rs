@@ -14,7 +14,7 @@ use crate::kernel::fourier::{Fourier, transform_fourier_data, transform_fourier_
 use crate::kernel::gemm_tile::{
     ChainedEntry, Chains, ChannelTile, LISTED_POSITIONS, ListedEntry, ListedPixels, PhaseOperand, PositionTile,
     RowTile, StridedRuns, TilePositions, chained_channel_tile, channel_tile, listed_channel_tile, position_tile,
-    room_for_chains, room_for_two_chains, row_tile,
+    room_for_chains, room_for_two_chains, row_tile, sums_phases_together,
 };
 use crate::kernel::kernels::{Kernels, Transforms};
 use crate::kernel::normalise::{self, Normalisation};
@@ -403,9 +403,10 @@ macro_rules! kernels {
 
             #[allow(dead_code, reason = "some types have no row tiles")]
             const fn row_of<const S: usize, const MR: usize, const NV: usize>() -> RowTile<$lane> {
-                let two_chains = room_for_two_chains::<$vector>(MR, NV);
+                let (two_chains, together) =
+                    (room_for_two_chains::<$vector>(MR, NV), sums_phases_together::<$vector>(S, MR, NV));
                 // SAFETY: as in `position_of`.
-                unsafe { RowTile::new(S, (MR, NV), NV * LANES, two_chains, row::<S, MR, NV>) }
+                unsafe { RowTile::new(S, (MR, NV), NV * LANES, (two_chains, together), row::<S, MR, NV>) }
             }
 
             const fn listed_of<const P: usize, const NV: usize>() -> Option<ListedEntry<$lane>> {

@@ -18,6 +18,8 @@ pub(crate) struct KernelSizes {
     pub position_tiles: Vec<(usize, usize)>,
     /// `(mr, nv)` of every row tile that interleaves one, two or four phases.
     pub(crate) row_tiles: [Vec<(usize, usize)>; 3],
+    /// As `row_tiles`, of the tiles that sum phases of equally many taps together.
+    pub(crate) tiles_of_phases: [Vec<(usize, usize)>; 3],
     /// `(positions, nv)` of every channel tile.
     pub channel_tiles: Vec<(usize, usize)>,
     /// As `channel_tiles`, of the tiles that add chains in registers.
@@ -28,9 +30,18 @@ impl KernelSizes {
     /// `(mr, nv)` of every row tile that interleaves `phases` phases. Empty if phases are not
     /// interleaved in registers.
     pub fn row_tiles(&self, phases: usize) -> &[(usize, usize)] {
-        match phases {
-            1 | 2 | 4 => &self.row_tiles[phases.ilog2() as usize],
-            _ => &[],
-        }
+        of_phases(&self.row_tiles, phases)
+    }
+
+    /// Whether the row tile that interleaves `phases` phases of equally many taps sums them together.
+    pub fn sums_phases_together(&self, phases: usize, tile: (usize, usize)) -> bool {
+        of_phases(&self.tiles_of_phases, phases).contains(&tile)
+    }
+}
+
+fn of_phases(tiles: &[Vec<(usize, usize)>; 3], phases: usize) -> &[(usize, usize)] {
+    match phases {
+        1 | 2 | 4 => &tiles[phases.ilog2() as usize],
+        _ => &[],
     }
 }

@@ -40,6 +40,9 @@ const COPIED_IN_PASSES: usize = 32;
 /// The divisor of L2 for the sums of a block, which stay there between such passes.
 const SHARE_OF_SUMS: usize = 4;
 
+/// The (channel, tap) pairs of a sum from which a tile waits for its multiply-adds.
+const FEWEST_THAT_WAIT: usize = 8;
+
 /// The output size in bytes from which results are buffered. On outputs beyond the caches, short
 /// runs to many rows cost more than a buffer.
 const LONG_RUNS_FROM: usize = 32 << 20;
@@ -331,8 +334,15 @@ impl<'a> Reading<'a> {
         let evicted = !loops.tile_major && chain.saturating_mul(tile.mr * element) > machine.l2 / 2;
         let weights = |m: usize| if evicted { machine.rates.far_weights * m as f64 / lanes as f64 } else { 0.0 };
         let share = if self.way.reads == Reads::TileOrder { machine.rates.in_tile_order } else { 1.0 };
+        let x = self.axes.columns();
+        // A sum of few products hardly waits: the next tile's are begun.
+        let alike = x.phases.iter().map(|phase| phase.taps.len()).all_equal()
+            && self.axes.most_taps() * problem.group_in >= FEWEST_THAT_WAIT;
         let tile_cost = |m: usize, n: usize| {
-            cost::tile(m, n, lanes * element, loops.resident, machine) * share + Cost::new(weights(m))
+            let together = tile.rows && alike && sizes.sums_phases_together(x.out_step, (m, n));
+            let phases = if together { x.out_step } else { 1 };
+            cost::tile_of_phases(phases, (m, n), lanes * element, loops.resident, machine) * share
+                + Cost::new(weights(m))
         };
         let (runs, vectors) = self.runs(tile);
         let (whole, rest) = (vectors / tile.nv, vectors % tile.nv);

@@ -342,7 +342,7 @@ impl<'a, E: Element> Prepared<'a, E> {
                 }
                 let mut operands = [PhaseOperand { panel: &[][..], taps: &[], chain: 1, two_chains: false }; 4];
                 for (operand, phase) in operands.iter_mut().zip(phases) {
-                    *operand = operand_of(panel, weights, phase, input.source.channels);
+                    *operand = operand_of(panel, weights, (phase, phases), input.source.channels);
                 }
                 let tiles = RowTiles { panel, operands: &operands[..self.columns], bias, bounds };
                 let (first_element, step) = (
@@ -584,19 +584,21 @@ struct RowTiles<'a, T: 'static> {
     bounds: Option<Bounds<T>>,
 }
 
-/// Returns a phase's weights in a panel, and the chains of its sum. The chains do not depend on
+/// Returns the weights in a panel of one of the phases of a row, and the chains of its sum. The chains do not depend on
 /// where a row is split.
 fn operand_of<'a, T: Compute>(
     panel: &Panel<T>,
     weights: &'a [T],
-    phase: &'a Phase,
+    (phase, all): (&'a Phase, &[Phase]),
     channels: usize,
 ) -> PhaseOperand<'a, T> {
     let taps = &phase.taps[..];
     let chain = channels_per_chain(channels, taps.len());
-    let two_chains = panel.row_tiles.last().is_some_and(|widest| widest.two_chains())
-        && chain >= channels
-        && channels * taps.len() >= FEWEST_IN_TWO_CHAINS;
+    let two_chains = panel.row_tiles.last().is_some_and(|widest| {
+        let together = widest.sums_phases_together() && all.iter().all(|other| other.taps.len() == taps.len());
+        widest.two_chains() && !together
+    });
+    let two_chains = two_chains && chain >= channels && channels * taps.len() >= FEWEST_IN_TWO_CHAINS;
     PhaseOperand { panel: &weights[phase.weights * panel.height..], taps, chain, two_chains }
 }
 
