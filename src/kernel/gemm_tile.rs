@@ -620,7 +620,7 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
                     for s in 0..S {
                         acc[s] = filled(|m| clamp_all(acc[s][m], bounds));
                     }
-                    store_tile(acc, channels, elements, last);
+                    store_tile(acc, channels, (elements, runs.step), last);
                 } else {
                     for s in 0..S {
                         acc[s] = add_phase(acc[s], phases.get_unchecked(s), &source, last);
@@ -628,7 +628,7 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
                             acc[s][m] = clamp_all(acc[s][m], bounds);
                         }
                     }
-                    store_tile(acc, channels, elements, last);
+                    store_tile(acc, channels, (elements, runs.step), last);
                 }
             }
             at += whole;
@@ -640,6 +640,9 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
 /// Stores the sums of a tile, with phases interleaved, to a range of each channel. The last vector of each phase begins at
 /// position `last`.
 ///
+/// If it has room for all sums of several phases, the lines `ahead` elements later are prefetched. The rows of a phase are not
+/// adjacent, so the CPU's prefetcher does not foresee them.
+///
 /// # Safety
 /// The CPU has `V`'s instruction set. The range is within each channel. `last` is at most `(NV - 1)·LANES`, and that if the
 /// range has room for all sums.
@@ -647,7 +650,7 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
 unsafe fn store_tile<V: Vector, const S: usize, const MR: usize, const NV: usize>(
     acc: [[[V; NV]; MR]; S],
     channels: &mut [&mut [V::Lane]],
-    elements: Range<usize>,
+    (elements, ahead): (Range<usize>, usize),
     last: usize,
 ) {
     // SAFETY: this function's contract. All stores end at or before the end of the range.
@@ -661,6 +664,9 @@ unsafe fn store_tile<V: Vector, const S: usize, const MR: usize, const NV: usize
                         for s in 0..S {
                             let to = to.add((v * S + s) * V::LANES);
                             run[s].store(to);
+                            if S > 1 {
+                                prefetch(to.wrapping_add(ahead));
+                            }
                         }
                     }
                 }
