@@ -206,14 +206,14 @@ impl Algorithm for Indirect {
             };
             let store = cost::store_of_channels(problem, query.datum_type, machine) + scattered;
             let stored = store.times(&[outputs, vectors]);
-            let far = inputs.saturating_mul(problem.group_in).saturating_mul(element) > machine.l2;
             let waited = match problem.data_format {
                 DataFormat::Ncx => cost::far_pixels(problem, input_bytes, machine),
                 DataFormat::Nxc => Cost::ZERO,
             };
             // Several taps that read a pixel find it in the caches.
             let copies = image.saturating_mul(problem.group).saturating_mul(element);
-            let alone = listed <= inputs && copies > machine.l2;
+            let far = copies > machine.l2;
+            let alone = listed <= inputs && far;
             let again = match alone && block.is_none() {
                 true => Cost::new(machine.rates.far_pixels_of_one_tap) * panels,
                 false => Cost::ZERO,
