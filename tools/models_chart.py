@@ -17,7 +17,7 @@ from svg import FASTER, SLOWER, Axis, document, text
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = [
     ("Zen 3 (AVX2)", ROOT / "benches/record/2026-11-30-tile-order/models/results.json"),
-    ("Zen 4 (AVX-512)", ROOT / "benches/record/2026-11-30-zen4-short/models/results.json"),
+    ("Zen 4 (AVX-512)", ROOT / "benches/record/2026-12-01-zen4-phases/models/results.json"),
 ]
 OUT = ROOT / "docs/models.svg"
 
