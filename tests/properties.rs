@@ -956,6 +956,39 @@ fn phases_of_a_row() {
     assert!(has_run(&counts, Algorithm::Indirect) && ways[0] > 0 && ways[1] > 0, "indirect ran {ways:?} times");
 }
 
+/// Layers whose columns are split into whole kernels, so that rows follow each other in the copy of a tap as in the input, and
+/// ones with a column more, or a row of taps more.
+#[test]
+fn columns_of_whole_kernels() {
+    let counts = Counts::default();
+    let columns = [(2, 16), (4, 36), (3, 9), (4, 5), (5, 40), (4, 37), (9, 18)];
+    let rows = [(1, 1, 6), (1, 2, 7), (2, 1, 4), (1, 1, 1)];
+    let formats = [DataFormat::Ncx, DataFormat::Nxc];
+    let cases = columns.into_iter().cartesian_product(rows).cartesian_product(formats);
+    for (i, (((kernel, width), (taps, step, height)), data_format)) in cases.enumerate() {
+        let (group, ci, co) = [(3, 1, 1), (1, 5, 3), (4, 1, 4), (1, 40, 20), (2, 3, 2)][i % 5];
+        let spec = DeconvSpec {
+            direction: Direction::Forward,
+            data_format,
+            filter_format: FilterFormat::Iox,
+            in_channels: group * ci,
+            out_channels: group * co,
+            group,
+            kernel: tvec!(taps, kernel),
+            strides: tvec!(step, kernel),
+            dilations: tvec!(1; 2),
+            padding: Padding::Explicit { begin: tvec!(0; 2), end: tvec!(0; 2) },
+            output_padding: tvec!(0; 2),
+        };
+        let dt = [DatumType::F32, DatumType::F16, DatumType::F64, DatumType::I32][i % 4];
+        let input = spec.data_format.shape(1 + i % 2, spec.in_channels, [height, width]);
+        let tail = i % 3 != 1 && dt.is_float();
+        let case = Case { spec, input, requested: None, dt, bias: i % 2 == 0, tail, seed: i as u64 };
+        check(&case, &counts).unwrap_or_else(|error| panic!("{case:?}: {error}"));
+    }
+    assert!(has_run(&counts, Algorithm::DirectPositions), "direct_positions ran nowhere");
+}
+
 /// A spec whose axes are all alike.
 fn of_equal_axes(
     (direction, data_format): (Direction, DataFormat),

@@ -505,11 +505,19 @@ impl InputTiles {
         copy: impl Fn(&[S], &mut [T]),
     ) {
         let (begin, end) = (part.columns.pixels.start * depth, part.columns.pixels.end * depth);
-        let rows = part.rows_inside(self.pitch * depth, input_tile).chunks_mut(self.pitch * depth);
-        for (j, row) in rows.enumerate() {
+        // Products of steps that no second row or column takes may be huge.
+        let row_step = self.rows.in_step.saturating_mul(copy_plan.row_stride);
+        let column_step = self.columns.in_step.saturating_mul(copy_plan.column_stride);
+        let rows = part.rows_inside(self.pitch * depth, input_tile);
+        // The steps go on from row to row, as where the columns are split into whole kernels.
+        let is_one_run = row_step == column_step.saturating_mul(self.pitch);
+        if is_one_run && part.columns.pixels == (0..self.pitch) {
+            return copy(source, rows);
+        }
+        for (j, row) in rows.chunks_mut(self.pitch * depth).enumerate() {
             clear(&mut row[..begin]);
             clear(&mut row[end..copy_plan.width * depth]);
-            copy(&source[j * self.rows.in_step * copy_plan.row_stride..], &mut row[begin..end]);
+            copy(&source[j * row_step..], &mut row[begin..end]);
         }
     }
 
