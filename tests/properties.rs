@@ -956,8 +956,8 @@ fn phases_of_a_row() {
     assert!(has_run(&counts, Algorithm::Indirect) && ways[0] > 0 && ways[1] > 0, "indirect ran {ways:?} times");
 }
 
-/// Layers whose columns are split into whole kernels, so that rows follow each other in the copy of a tap as in the input, and
-/// ones with a column more, or a row of taps more.
+/// Layers whose columns are split into whole kernels, so that rows follow each other in the copy of a tap as in the
+/// input, and ones with a column more, or a row of taps more.
 #[test]
 fn columns_of_whole_kernels() {
     let counts = Counts::default();

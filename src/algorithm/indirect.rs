@@ -210,9 +210,9 @@ impl Algorithm for Indirect {
                 DataFormat::Ncx => cost::far_pixels(problem, input_bytes, machine),
                 DataFormat::Nxc => Cost::ZERO,
             };
+            // All groups are copied before the first one is multiplied.
+            let far = image.saturating_mul(problem.group).saturating_mul(element) > machine.l2;
             // Several taps that read a pixel find it in the caches.
-            let copies = image.saturating_mul(problem.group).saturating_mul(element);
-            let far = copies > machine.l2;
             let alone = listed <= inputs && far;
             let again = match alone && block.is_none() {
                 true => Cost::new(machine.rates.far_pixels_of_one_tap) * panels,

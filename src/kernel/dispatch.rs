@@ -268,7 +268,7 @@ impl KernelSizes {
             loads_parts: kernels.loads_parts,
             permutes_lanes: kernels.permutes_lanes,
             position_tiles: kernels.position_tiles.iter().map(|t| (t.mr(), t.nv())).collect(),
-            tiles_of_phases: row_tiles
+            row_tiles_together: row_tiles
                 .clone()
                 .map(|tiles| tiles.filter(|tile| tile.sums_phases_together()).map(size).collect()),
             row_tiles: row_tiles.map(|tiles| tiles.map(size).collect()),

@@ -243,12 +243,12 @@ pub(crate) const fn room_for_two_chains<V: Vector>(mr: usize, nv: usize) -> bool
     2 * mr * nv + 4 <= V::REGISTERS
 }
 
-/// The most sums of a tile that clearly wait for each other: on most CPUs, eight multiply-adds are begun before the first
-/// one is finished.
+/// The most sums of a tile whose multiply-adds clearly wait for each other. On most CPUs, eight are begun before the
+/// first one is finished.
 const FEW_SUMS: usize = 4;
 
-/// Whether a tile sums its phases together: the sums of one phase are few, and the registers hold those of all of them and
-/// four operands.
+/// Whether a tile sums its phases together: the sums of one phase are few, and the registers hold those of all of them
+/// and four operands.
 pub(crate) const fn sums_phases_together<V: Vector>(phases: usize, mr: usize, nv: usize) -> bool {
     phases > 1 && mr * nv <= FEW_SUMS && phases * mr * nv + 4 <= V::REGISTERS
 }
@@ -637,15 +637,15 @@ pub(crate) unsafe fn row_tile<V: Vector, const S: usize, const MR: usize, const 
     }
 }
 
-/// Stores the sums of a tile, with phases interleaved, to a range of each channel. The last vector of each phase begins at
-/// position `last`.
+/// Stores the sums of a tile, with phases interleaved, to a range of each channel. The last vector of each phase begins
+/// at position `last`.
 ///
-/// If it has room for all sums of several phases, the lines `ahead` elements later are prefetched. The rows of a phase are not
-/// adjacent, so the CPU's prefetcher does not foresee them.
+/// If the range has room for all sums of several phases, the lines `ahead` elements later are prefetched. The rows of a
+/// phase are not adjacent, so the CPU's prefetcher does not foresee them.
 ///
 /// # Safety
-/// The CPU has `V`'s instruction set. The range is within each channel. `last` is at most `(NV - 1)·LANES`, and that if the
-/// range has room for all sums.
+/// The CPU has `V`'s instruction set. The range is within each channel. `last` is at most `(NV - 1)·LANES`, and that if
+/// the range has room for all sums.
 #[inline(always)]
 unsafe fn store_tile<V: Vector, const S: usize, const MR: usize, const NV: usize>(
     acc: [[[V; NV]; MR]; S],

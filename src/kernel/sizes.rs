@@ -19,7 +19,7 @@ pub(crate) struct KernelSizes {
     /// `(mr, nv)` of every row tile that interleaves one, two or four phases.
     pub(crate) row_tiles: [Vec<(usize, usize)>; 3],
     /// As `row_tiles`, of the tiles that sum phases of equally many taps together.
-    pub(crate) tiles_of_phases: [Vec<(usize, usize)>; 3],
+    pub(crate) row_tiles_together: [Vec<(usize, usize)>; 3],
     /// `(positions, nv)` of every channel tile.
     pub channel_tiles: Vec<(usize, usize)>,
     /// As `channel_tiles`, of the tiles that add chains in registers.
@@ -35,7 +35,7 @@ impl KernelSizes {
 
     /// Whether the row tile that interleaves `phases` phases of equally many taps sums them together.
     pub fn sums_phases_together(&self, phases: usize, tile: (usize, usize)) -> bool {
-        of_phases(&self.tiles_of_phases, phases).contains(&tile)
+        of_phases(&self.row_tiles_together, phases).contains(&tile)
     }
 }
 

@@ -23,8 +23,8 @@ fn sizes(grid: usize, len: usize) -> [Size; 2] {
     [Size { len, is_last: false, count }, Size { len: grid - count * len, is_last: true, count: 1 }]
 }
 
-/// The tiles of an accumulator block that a phase has results in, and whose data differ from zero at a point that is zero
-/// in tiles that are short along rows, or along columns.
+/// The tiles of an accumulator block that a phase has results in, and whose data differ from zero at a point that is
+/// zero in tiles that are short along rows, or along columns.
 pub(super) fn tiles_of_phase(
     lattices: [Lattice; 2],
     of: &TilePhase,

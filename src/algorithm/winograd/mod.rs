@@ -619,8 +619,8 @@ struct PointOperands<'a, T> {
 }
 
 impl<T: Compute> Calls<T> {
-    /// Multiplies the tiles `multiplied` of a point, by calls for at most so many register tiles. `strides` are the elements between
-    /// tiles in the data and in the products.
+    /// Multiplies the tiles `multiplied` of a point, by calls for at most `at_once` register tiles. `strides` are the
+    /// elements between tiles in the data and in the products.
     fn run(
         &self,
         of: &PointOperands<T>,
